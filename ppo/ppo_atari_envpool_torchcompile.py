@@ -1,0 +1,623 @@
+"""Proximal Policy Optimization (PPO) on Atari, with the games simulated by EnvPool: one of a pair.
+
+    python ppo/ppo_atari_envpool.py                                          # eager, to be read
+    python ppo/ppo_atari_envpool_torchcompile.py --compile --cudagraphs      # the same, made fast
+    diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_torchcompile.py   # how
+
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.1038/nature14236;
+names and defaults, CleanRL's ppo_atari_envpool.py.
+Shapes: T num_steps, N num_envs, A actions, B = T * N batch_size, M minibatch_size.
+Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
+EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
+is ignored, and row t is no transition. Such rows have valid[t] = 0 and weigh nothing.
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.14",
+#   # fast: CUDA graphs, and a storage that is indexed as a whole
+#   "tensordict>=0.15",
+#   "envpool>=1.2.5",
+#   "gymnasium>=1.2",
+#   "numpy>=2",
+#   "tyro",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import os
+import time
+
+START_TIME = time.perf_counter()  # before the slow imports: start-up seconds count them
+# fast: OpenMP's idle threads sleep soon (set before torch is loaded); by default they spin on the
+# cores that the simulator needs, and a rollout on 2 cores takes a quarter longer
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+# fast: for mallopt, below
+import ctypes
+import difflib
+import json
+import math
+import platform
+import random
+import sys
+from collections import deque
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import NoReturn
+
+import envpool
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+
+# fast: one launch replays a whole CUDA graph, one index gathers all fields of the storage
+from tensordict import TensorDict, from_module
+from tensordict.nn import CudaGraphModule
+from torch.distributions.categorical import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.backends.cudnn.allow_tf32 = True
+# fast: loss, backward and clipping become one compiled graph; without it the graph breaks in three
+if hasattr(torch._dynamo.config, "trace_autograd_ops"):
+    torch._dynamo.config.trace_autograd_ops = True
+
+LIBRARIES = ("torch", "tensordict", "envpool", "gymnasium", "numpy")
+LOSSES = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "old_approx_kl",
+    "approx_kl",
+    "clipfrac",
+    "grad_norm",
+)
+
+
+@dataclass
+class Args:
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")
+    """name of the run, part of its folder's name"""
+    seed: int = 1
+    """seed of the games, the network and the sampling, 0 or more"""
+    torch_deterministic: bool = True
+    """cuDNN picks deterministic kernels; --no-torch-deterministic lets it pick faster ones"""
+    cuda: bool = True
+    """use the GPU if there is one; --no-cuda keeps everything on the CPU"""
+    track: bool = False
+    """send the metrics to Weights & Biases as well"""
+    wandb_project_name: str = "ppo"
+    """project on Weights & Biases; read with --track"""
+    wandb_entity: str | None = None
+    """team on Weights & Biases; None is your own account; read with --track"""
+    runs_dir: str = "runs"
+    """folder that gets a folder for this run"""
+
+    env_id: str = "Breakout-v5"
+    """an Atari game of EnvPool's"""
+    total_timesteps: int = 10_000_000
+    """environment steps (of 4 frames) in all, rounded down to whole rollouts"""
+    learning_rate: float = 2.5e-4
+    """Adam's step size, above 0"""
+    num_envs: int = 8
+    """N, games played side by side"""
+    num_steps: int = 128
+    """T, steps of each game in a rollout"""
+    anneal_lr: bool = True
+    """let the learning rate fall linearly to 0; --no-anneal-lr keeps it constant"""
+    gamma: float = 0.99
+    """discount of a step, 0 to 1"""
+    gae_lambda: float = 0.95
+    """decay of the advantage estimator, 0 (one-step) to 1 (Monte Carlo)"""
+    num_minibatches: int = 4
+    """gradient steps in an epoch; divides num_envs * num_steps"""
+    update_epochs: int = 4
+    """passes over a rollout's rows"""
+    norm_adv: bool = True
+    """normalise the advantages of each minibatch; --no-norm-adv leaves them"""
+    clip_coef: float = 0.1
+    """the probability ratio is clipped to 1 ± this; inf switches clipping off"""
+    clip_vloss: bool = True
+    """clip the change of the value by clip_coef too; --no-clip-vloss: plain squared error"""
+    ent_coef: float = 0.01
+    """weight of the entropy bonus; 0 switches it off"""
+    vf_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 0.5
+    """gradients are scaled down to this Euclidean norm; inf switches it off"""
+    target_kl: float | None = None
+    """end an update after the epoch whose mean approx_kl exceeds this; None never does"""
+    cleanrl_semantics: bool = False
+    """train on reset rows and take time limits as terminal, as CleanRL does: for comparison only"""
+    measure_burnin: int = 3
+    """iterations left out of the steps per second"""
+    # fast: each has an off-switch, so that its gain can be measured
+    compile: bool = False
+    """compile acting and the gradients with torch.compile: the first iteration takes longer"""
+    cudagraphs: bool = False
+    """capture acting and each epoch in CUDA graphs; without a CUDA device it changes nothing"""
+    channels_last: bool = True
+    """NHWC convolutions; --no-channels-last computes in NCHW"""
+    keep_memory: bool = True
+    """keep freed memory in the process (glibc); --no-keep-memory gives large blocks back at once"""
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+
+def fail(name: str, value: object, hint: str) -> NoReturn:
+    """Ends a run that cannot start: one line on stderr, naming the flag, and exit status 2."""
+    print(f"error: --{name.replace('_', '-')} {value}: {hint}", file=sys.stderr)
+    sys.exit(2)
+
+
+def check_args(args: Args) -> None:
+    """Fails on the first value that is out of range."""
+    for name, in_range, hint in (
+        ("seed", 0 <= args.seed < 2**32, "give a whole number from 0 to 4294967295"),
+        ("total_timesteps", args.total_timesteps >= 1, "give 1 or more"),
+        ("learning_rate", 0 < args.learning_rate < math.inf, "give a finite number above 0"),
+        ("num_envs", args.num_envs >= 1, "give 1 or more"),
+        ("num_steps", args.num_steps >= 1, "give 1 or more"),
+        ("gamma", 0 <= args.gamma <= 1, "give a number from 0 to 1"),
+        ("gae_lambda", 0 <= args.gae_lambda <= 1, "give a number from 0 to 1"),
+        ("num_minibatches", args.num_minibatches >= 1, "give 1 or more"),
+        ("update_epochs", args.update_epochs >= 1, "give 1 or more"),
+        ("clip_coef", args.clip_coef > 0, "give a number above 0 (inf: no clipping)"),
+        ("ent_coef", 0 <= args.ent_coef < math.inf, "give 0 or a finite number above"),
+        ("vf_coef", 0 <= args.vf_coef < math.inf, "give 0 or a finite number above"),
+        ("max_grad_norm", args.max_grad_norm > 0, "give a number above 0 (inf: no clipping)"),
+        ("target_kl", (args.target_kl or 0) > 0 or args.target_kl is None, "give None, or above 0"),
+        ("measure_burnin", args.measure_burnin >= 0, "give 0 or more"),
+    ):
+        if not in_range:
+            fail(name, getattr(args, name), hint)
+    rows = f"{args.num_envs} envs x {args.num_steps} steps = {args.batch_size} rows"
+    if args.batch_size % args.num_minibatches:
+        fail("num_minibatches", args.num_minibatches, f"give a divisor of {rows}")
+    if args.minibatch_size < 2:
+        fail("num_minibatches", args.num_minibatches, f"leave 2 rows or more to each, of {rows}")
+    if args.num_iterations < 1:
+        fail("total_timesteps", args.total_timesteps, f"give at least one rollout, {rows}")
+    if args.track and find_spec("wandb") is None:
+        fail("track", True, "needs wandb: pip install wandb, or leave the flag out")
+    if args.track and os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
+        import wandb
+
+        if not wandb.login(prompt=False):
+            fail("track", True, "needs a key: wandb login, or WANDB_API_KEY, or WANDB_MODE=offline")
+
+
+def make_envs(args: Args) -> gym.vector.VectorEnv:
+    """N Atari games in EnvPool: obs (N, 4, 84, 84) uint8, rewards clipped to their sign.
+
+    A lost life ends the episode, not the game. Each game has a seed of its own: a single seed would
+    give game i the seed + i, so that runs with seeds 1 and 2 would share all games but one.
+    """
+    env_ids = envpool.list_all_envs()
+    if args.env_id not in env_ids:
+        near = ", ".join(difflib.get_close_matches(args.env_id, env_ids, n=3, cutoff=0.0))
+        fail("env_id", args.env_id, f"not in EnvPool; the nearest are {near}")
+    try:
+        spec = envpool.make_spec(args.env_id)
+    except (ImportError, RuntimeError) as error:
+        fail("env_id", args.env_id, f"EnvPool cannot make it: {' '.join(str(error).split())}")
+    action_space, obs_space = spec.gymnasium_action_space, spec.gymnasium_observation_space
+    if not isinstance(action_space, gym.spaces.Discrete):
+        fail("env_id", args.env_id, f"give one with discrete actions (Pong-v5), not {action_space}")
+    if obs_space.shape != (4, 84, 84):
+        fail("env_id", args.env_id, f"give one with 4x84x84 pixels (Pong-v5), not {obs_space}")
+    return envpool.make(
+        args.env_id,
+        env_type="gym",
+        num_envs=args.num_envs,
+        episodic_life=True,
+        reward_clip=True,
+        seed=(np.random.SeedSequence(args.seed).generate_state(args.num_envs) >> 1).tolist(),
+    )
+
+
+class EpisodeStatistics:
+    """Return and length of each finished game, with the rewards as they were before clipping."""
+
+    def __init__(self, num_envs: int):
+        self.returns = np.zeros(num_envs)  # (N,)
+        self.lengths = np.zeros(num_envs, dtype=np.int64)  # (N,)
+        self.dones = np.zeros(num_envs, dtype=bool)  # (N,), of the observation that was acted on
+
+    def step(self, reward, terminated, truncated, info) -> list[tuple[float, int]]:
+        """From what `envs.step` returned, (N,) each: (return, length) of the games that ended."""
+        valid = ~self.dones
+        self.dones = terminated | truncated
+        self.returns += info.get("reward", reward) * valid
+        self.lengths += valid
+        # a lost life sets terminated, the end of the game sets info["terminated"]
+        game_over = info["terminated"] > 0 if "lives" in info else terminated
+        ended = (game_over | truncated) & valid
+        games = [(float(self.returns[i]), int(self.lengths[i])) for i in np.flatnonzero(ended)]
+        self.returns[ended] = self.lengths[ended] = 0
+        return games
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """Nature CNN: obs (M, 4, 84, 84) uint8 -> logits (M, A), value (M,), float32."""
+
+    def __init__(self, envs, device=None):
+        super().__init__()
+        self.network = nn.Sequential(
+            layer_init(nn.Conv2d(4, 32, 8, stride=4, device=device)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(32, 64, 4, stride=2, device=device)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(64, 64, 3, stride=1, device=device)),
+            nn.ReLU(),
+            nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512, device=device)),
+            nn.ReLU(),
+        )
+        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n, device=device), std=0.01)
+        self.critic = layer_init(nn.Linear(512, 1, device=device), std=1)
+
+    def forward(self, obs):
+        hidden = self.network(obs / 255.0)  # (M, 512)
+        return self.actor(hidden), self.critic(hidden).squeeze(-1)
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid, float of the same shape, is 1; 0 where there is none."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
+
+    rewards, dones, terminations, values: (T + 1, N) float32; row T of rewards is not read.
+    A truncated episode bootstraps from its last observation, whose value is values[t + 1].
+    Returns advantages, (T, N) float32; those of reset rows mean nothing.
+    """
+    # fast: advantages[t] = delta[t] + decay[t] * advantages[t + 1] as a scan (Hillis and Steele,
+    # doi:10.1145/7902.7903): log2(T) vector steps, where the loop launches about 12 T kernels
+    advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    span = 1  # rows already summed into each advantage
+    while span < len(advantages):
+        advantages[:-span] += decay[:-span] * advantages[span:]
+        decay[:-span] = decay[:-span] * decay[span:]
+        span *= 2
+    return advantages
+
+
+def explained_variance(values, returns, valid):
+    """1 - Var[returns - values] / Var[returns] over the valid rows, (); nan at constant returns."""
+    residual = returns - values
+    var_residual = masked_mean((residual - masked_mean(residual, valid)).square(), valid)
+    var_returns = masked_mean((returns - masked_mean(returns, valid)).square(), valid)
+    return torch.where(var_returns > 0, 1 - var_residual / var_returns, torch.nan)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over the valid rows of a minibatch.
+
+    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
+    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
+    """
+    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    v_loss = (newvalue - returns).square()
+    if args.clip_vloss:
+        v_clipped = values + (newvalue - values).clamp(-args.clip_coef, args.clip_coef)
+        v_loss = torch.max(v_loss, (v_clipped - returns).square())
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+@torch.no_grad()
+def act(agent, storage, noise, step):
+    """Samples the actions of row `step` from the policy and fills that row of the storage.
+
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: 0 to T.
+    Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
+    """
+    # fast: step is a (1,) tensor, and one graph serves all rows; an int would need a graph for each
+    obs, race = storage["obs"][step][0], noise[step][0]  # (N, 4, 84, 84), (N, A)
+    logits, value = agent(obs)  # (N, A), (N,)
+    probs = Categorical(logits=logits, validate_args=False)
+    action = (probs.probs / race).argmax(-1)
+    storage["actions"][step] = action
+    storage["logprobs"][step] = probs.log_prob(action)
+    storage["values"][step] = value
+    return action
+
+
+def compute_gradients(agent, args, mb):
+    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+
+    mb: fields (M, ...) of the storage. Returns LOSSES, (7,) float32.
+    """
+    logits, newvalue = agent(mb["obs"])  # (M, A), (M,)
+    probs = Categorical(logits=logits, validate_args=False)
+    newlogprob, entropy = probs.log_prob(mb["actions"]), probs.entropy()
+    loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    loss.backward()
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def update(gradients, optimizer, batch, b_inds):
+    """One epoch: a gradient step on each minibatch.
+
+    gradients: compute_gradients with agent and args bound; batch: fields (B, ...) of the storage;
+    b_inds: (B / M, M) int64, the rows of each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    """
+    losses = []
+    for mb_inds in b_inds:
+        # fast: TensorDict gathers all fields with one index; a dict does it as fast, in more words
+        mb = batch[mb_inds]
+        optimizer.zero_grad()
+        losses.append(gradients(mb))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+def cpu_model() -> str:
+    """Name of the processor, as Linux gives it."""
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def clock(device) -> float:
+    """Seconds, read after the device has finished what was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args)
+    check_args(args)
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    # fast: what is not asked for, or not there, is left out; the rest of the file does not change
+    cudagraphs = args.cudagraphs and device.type == "cuda"
+    if args.cudagraphs and not cudagraphs:
+        print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
+    mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
+    # fast: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD at their top: freed blocks are used again; else
+    # a large tensor gets new pages, zeroed first: an update takes a third longer on a CPU
+    if args.keep_memory and sys.platform == "linux":
+        ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
+        ctypes.CDLL(None).mallopt(-3, 2**31 - 1)
+    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
+
+    random.seed(args.seed)
+    np.random.seed(args.seed)
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    envs = make_envs(args)
+    agent = Agent(envs, device=device)
+    # fast: convolutions compute in NHWC; from NCHW each one reorders its data first, a tenth slower
+    if args.channels_last:
+        agent.to(memory_format=torch.channels_last)
+    # fast: acts on the same memory through parameters that never get a .grad, so that no step of
+    # training invalidates the graph of acting; on 2 CPU cores leaving it out costs nothing
+    agent_inference = Agent(envs, device="meta")  # draws no random numbers
+    from_module(agent).data.to_module(agent_inference)
+    optimizer = optim.Adam(
+        agent.parameters(),
+        eps=1e-5,
+        # fast: a tensor is read anew at each replay; a float would be frozen into the graph
+        lr=torch.tensor(args.learning_rate, device=device),
+        # fast: Adam in one kernel, its step counts on the device; else a CUDA graph cannot hold it
+        fused=True,
+        capturable=device.type == "cuda",
+    )
+
+    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
+    T, N = args.num_steps, args.num_envs
+    next_obs, _ = envs.reset()
+    storage = {
+        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+    }
+    # fast: the fields are preallocated on the device, where graphs find them at the same address
+    storage = TensorDict(storage, batch_size=(T + 1, N))
+    batch = storage[:T].flatten()  # (B,) views
+    storage["obs"][T] = torch.from_numpy(next_obs)
+    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
+    # what acting does not need stays on the host until the rollout ends
+    host = np.zeros((3, T + 1, N), dtype=np.float32)
+    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
+
+    # executables, with what stays the same from call to call bound
+    # fast: elementwise work is fused, forward and backward; else each operation passes over memory
+    if args.compile:
+        act, compute_gradients = torch.compile(act), torch.compile(compute_gradients)
+    act = partial(act, agent_inference, storage, noise)
+    gradients = partial(compute_gradients, agent, args)
+    update = partial(update, gradients, optimizer, batch)
+    # fast: one launch for a step, one for an epoch, instead of hundreds; the third call captures,
+    # after two real ones that compile and allocate
+    if cudagraphs:
+        act, update = CudaGraphModule(act, warmup=3), CudaGraphModule(update, warmup=3)
+    steps = torch.arange(T + 1, device=device).split(1)  # T + 1 tensors, (1,) each
+
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
+    run_dir = os.path.join(args.runs_dir, run_name)
+    try:
+        os.makedirs(run_dir)
+    except OSError as error:
+        fail("runs_dir", args.runs_dir, f"give a folder that can be written ({error.strerror})")
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            sync_tensorboard=True,
+            config=asdict(args),
+            name=run_name,
+            dir=run_dir,
+            save_code=True,
+        )
+    writer = SummaryWriter(run_dir)
+    rows = [f"|{key}|{value}|" for key, value in asdict(args).items()]
+    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *rows]))
+
+    statistics = EpisodeStatistics(N)
+    episodes, recent_returns = 0, deque(maxlen=100)
+    global_step = burnin_step = 0
+    sps = startup_s = None
+    phase_s = np.zeros(4)  # seconds in each phase, after burn-in
+    burnin_time = clock(device)
+    progress = tqdm(total=args.num_iterations * args.batch_size, unit="step", unit_scale=True)
+    for iteration in range(1, args.num_iterations + 1):
+        # Rollout
+        rollout_start = clock(device)
+        storage["obs"][0] = storage["obs"][T]
+        host[:, 0] = host[:, T]
+        noise.exponential_()
+        for step in range(T):
+            # fast: the graph's index as a tensor
+            action = act(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
+            next_obs, reward, terminated, truncated, info = envs.step(action)
+            terminated |= info["terminated"] > 0  # game over at the time limit: truncated alone
+            done = terminated | truncated
+            storage["obs"][step + 1] = torch.from_numpy(next_obs)
+            host_rewards[step] = reward
+            host_dones[step + 1] = done
+            host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
+            global_step += N
+            games = statistics.step(reward, terminated, truncated, info)
+            for episodic_return, episodic_length in games:
+                episodes += 1
+                recent_returns.append(episodic_return)
+                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        # fast: the graph's index as a tensor
+        act(steps[T])  # for values[T] alone
+
+        # Advantages
+        rollout_end = clock(device)
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
+        values = storage["values"]
+        advantages = compute_gae(
+            rewards, dones, terminations, values, args.gamma, args.gae_lambda
+        )  # (T, N)
+        storage["advantages"][:T] = advantages
+        storage["returns"][:T] = advantages + values[:T]
+        storage["valid"][:T] = 1.0 if args.cleanrl_semantics else 1 - dones[:T]
+
+        # Update
+        advantages_end = clock(device)
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        # fast: in place, where the captured Adam reads it
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(args.batch_size, device=device).view(args.num_minibatches, -1)
+            losses.append(update(b_inds))  # (B / M, 7)
+            if args.target_kl is not None:
+                approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+                if approx_kl > args.target_kl:  # sync: whether to go on is decided here
+                    break
+        explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
+        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)])  # (8,)
+        metrics = metrics.tolist()  # sync: the one read of the update
+
+        # Log
+        update_end = clock(device)
+        for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        if iteration > args.measure_burnin:
+            sps = (global_step - burnin_step) / (update_end - burnin_time)
+            writer.add_scalar("charts/SPS", sps, global_step)
+        if recent_returns:
+            progress.set_postfix_str(f"mean return {np.mean(recent_returns):.1f}", refresh=False)
+        progress.update(args.batch_size)
+        log_end = clock(device)
+        phase_s += np.diff([rollout_start, rollout_end, advantages_end, update_end, log_end])
+        if iteration == 1:
+            startup_s = log_end - START_TIME
+        if iteration <= args.measure_burnin:
+            burnin_step, burnin_time, phase_s[:] = global_step, log_end, 0
+
+    progress.close()
+    envs.close()
+    writer.close()
+    mean_return = float(np.mean(recent_returns)) if recent_returns else None
+    phases = ("rollout", "advantages", "update", "log")
+    summary = {
+        "script": args.exp_name,
+        "args": asdict(args),
+        "seed": args.seed,
+        "device": device.type,
+        "mode": mode,
+        "global_step": global_step,
+        "sps": sps,
+        "startup_s": startup_s,
+        "phase_s": dict(zip(phases, phase_s.tolist(), strict=True)),
+        "mean_return": mean_return,
+        "episodes": episodes,
+        "versions": {name: version(name) for name in LIBRARIES if name in sys.modules},
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+    }
+    with open(os.path.join(run_dir, "summary.json"), "w") as file:
+        json.dump(summary, file, indent=2)
+    speed = f"{sps:.0f} steps/s" if sps else "too short a run for a speed"
+    score = f"mean return of the last {len(recent_returns)}: {mean_return}"
+    print(f"{run_dir}: {speed}; {episodes} games, {score}")

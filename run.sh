@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# The front door: sets up .venv when it is missing or out of date, then trains or tests.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+venv=$root/.venv
+stamp=$venv/.complete # names what is installed; written last, so a broken set-up has none
+requirements=("$root"/requirements/{requirements,requirements-dev,constraints}.txt)
+
+usage() {
+  cat <<'TEXT'
+PPO in PyTorch, in pairs: a script to be read and its fast sibling.
+
+  ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs
+  ./run.sh NAME [FLAGS]     train with ppo/NAME.py
+  ./run.sh NAME --help      the flags of that script
+  ./run.sh test [ARGS]      lint, then pytest with ARGS; -m "not slow" for the quick tests
+  ./run.sh --help           this text
+
+  ./run.sh --total-timesteps 50000
+  ./run.sh ppo_atari_envpool --env-id Pong-v5 --seed 3
+
+The first call sets up .venv with the versions of requirements/constraints.txt; it needs Python 3.11
+or newer with venv and pip, which PYTHON=/path/to/python can name, and, for --compile, a C++ compiler.
+A run's curves and summary go to runs/ in the folder where you are.
+
+TEXT
+  echo "Scripts: $(scripts)"
+}
+
+scripts() {
+  for file in "$root"/ppo/*.py; do basename "$file" .py; done | tr '\n' ' '
+}
+
+die() {
+  echo "run.sh: $1" >&2
+  exit "${2:-1}"
+}
+
+fingerprint() { # of the requirements, of this folder (a moved .venv is broken) and of the interpreter
+  { cat "${requirements[@]}" && echo "$root $(readlink -f "$venv/bin/python")"; } | cksum
+}
+
+up_to_date() {
+  [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ]
+}
+
+set_up() {
+  local python=${PYTHON:-}
+  if [ -z "$python" ]; then
+    for python in python3 python3.14 python3.13 python3.12 python3.11; do
+      "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
+    done
+  fi
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    die "needs Python 3.11 or newer; '$python' is not. Set PYTHON=/path/to/python"
+  echo "run.sh: setting up $venv (once; some minutes, as PyTorch is large)" >&2
+  rm -f "$stamp"
+  "$python" -m venv --clear "$venv" || die "'$python -m venv' failed; on Debian: apt install python3-venv"
+  "$venv/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check \
+    -r "${requirements[0]}" -r "${requirements[1]}" -c "${requirements[2]}" >&2 ||
+    die "the set-up failed (see above); the next call starts it again"
+  fingerprint >"$stamp.new" && mv "$stamp.new" "$stamp"
+}
+
+case ${1:-} in
+  -h | --help | help) usage; exit 0 ;;
+  test) task=test; shift ;;
+  "" | -*) task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;
+  *)
+    task=$(basename "$1" .py)
+    [ -f "$root/ppo/$task.py" ] || die "no script '$1'; there are: $(scripts)" 2
+    shift
+    ;;
+esac
+
+if ! up_to_date; then
+  exec 9>"$root/.setup.lock" # a second call waits for the set-up of the first
+  if command -v flock >/dev/null; then flock 9; fi
+  up_to_date || set_up
+  exec 9>&-
+fi
+
+if [ "$task" = test ]; then
+  cd "$root"
+  "$venv/bin/ruff" check .
+  "$venv/bin/ruff" format --check .
+  "$venv/bin/codespell" ppo tests requirements README.md pyproject.toml run.sh
+  exec "$venv/bin/python" -m pytest "$@"
+fi
+case " $* " in
+  *" --compile "*)
+    command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null ||
+      die "--compile needs a C++ compiler; on Debian: apt install g++"
+    ;;
+esac
+exec "$venv/bin/python" "$root/ppo/$task.py" "$@"

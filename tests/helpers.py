@@ -1,0 +1,101 @@
+"""What several tests need: the scripts as modules, as processes, and as a main that has ended."""
+
+import importlib
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+PPO = ROOT / "ppo"
+FAST = sorted(path.stem for path in PPO.glob("*_torchcompile.py"))
+PAIRS = [(name.removesuffix("_torchcompile"), name) for name in FAST]
+SCRIPTS = [name for pair in PAIRS for name in pair]
+TINY = (
+    "--num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 2 --total-timesteps 48".split()
+)
+
+
+def load(name):
+    """A script as a module: its functions, without its main."""
+    return importlib.import_module(name)
+
+
+def run_main(name, *flags, runs_dir):
+    """Runs a script's main in this process and returns its variables."""
+    argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
+    try:
+        return SimpleNamespace(**runpy.run_path(str(PPO / f"{name}.py"), run_name="__main__"))
+    finally:
+        sys.argv = argv
+
+
+def run_script(path, *flags, cwd, env=None, timeout=600):
+    """Runs a script as a process of its own; `runs` is where it leaves its results."""
+    return subprocess.run(
+        [sys.executable, str(path), *map(str, flags)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def scalars(run_dir):
+    """The TensorBoard curves of a run: {tag: [(step, value), ...]}."""
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def hunks(eager, fast):
+    """The hunks of `diff -U0 -B`, each a list of its lines without blank ones."""
+    diff = ["diff", "-U0", "-B", PPO / f"{eager}.py", PPO / f"{fast}.py"]
+    lines = subprocess.run(diff, capture_output=True, text=True).stdout.splitlines()[2:]
+    found = []
+    for line in lines:
+        if line.startswith("@@"):
+            found.append([])
+        elif re.fullmatch(r"[-+]\s*", line) is None:
+            found[-1].append(line)
+    return found
+
+
+class AtariSpaces:
+    """As much of an environment as Agent looks at."""
+
+    single_action_space = gym.spaces.Discrete(4)
+    single_observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+def atari_storage(steps, envs, seed=0):
+    """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
+
+    Returns storage, fields (T + 1, N, ...), and rewards, dones, terminations (T + 1, N).
+    """
+    rng = torch.Generator().manual_seed(seed)
+    shape = (steps + 1, envs)
+    dones = (torch.rand(shape, generator=rng) < 0.2).float()
+    terminations = dones * (torch.rand(shape, generator=rng) < 0.5)
+    storage = {
+        "obs": torch.randint(0, 256, (*shape, 4, 84, 84), generator=rng, dtype=torch.uint8),
+        "actions": torch.randint(0, 4, shape, generator=rng),
+        "logprobs": -1.4 + 0.1 * torch.randn(shape, generator=rng),
+        "values": torch.randn(shape, generator=rng),
+        "advantages": torch.zeros(shape),
+        "returns": torch.zeros(shape),
+        "valid": 1 - dones,
+    }
+    return storage, torch.randn(shape, generator=rng), dones, terminations

@@ -1,0 +1,163 @@
+"""`act` and `update` can be captured in a CUDA graph.
+
+Without a GPU: on tensors that hold no data, so that a read by the host or a shape that depends on
+data raises. With one: the replayed graphs against the same calls made eagerly.
+"""
+
+import copy
+from functools import partial
+
+import pytest
+from helpers import FAST, AtariSpaces, atari_storage, load
+
+import torch
+from tensordict import TensorDict, from_module
+from tensordict.nn import CudaGraphModule
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+T, N = 8, 4
+ATARI = [name for name in FAST if "atari" in name]
+
+
+def executables(module, storage, noise, device):
+    """agent, optimizer, act and update as main binds them."""
+    agent = module.Agent(AtariSpaces(), device=device)
+    agent_inference = module.Agent(AtariSpaces(), device="meta")
+    from_module(agent).data.to_module(agent_inference)
+    optimizer = torch.optim.Adam(
+        agent.parameters(),
+        eps=1e-5,
+        lr=torch.tensor(2.5e-4, device=device),
+        fused=True,
+        capturable=device == "cuda",
+    )
+    args = module.Args(num_envs=N, num_steps=T, num_minibatches=2)
+    gradients = partial(module.compute_gradients, agent, args)
+    batch = storage[:T].flatten()
+    act = partial(module.act, agent_inference, storage, noise)
+    return agent, optimizer, act, partial(module.update, gradients, optimizer, batch)
+
+
+def empty_storage(device):
+    fields, *_ = atari_storage(T, N)
+    fields = {key: torch.zeros_like(rows, device=device) for key, rows in fields.items()}
+    return TensorDict(fields, batch_size=(T + 1, N))
+
+
+@pytest.mark.parametrize("name", ATARI)
+def test_no_host_read_and_no_dynamic_shape(name):
+    """FakeTensorMode: shapes without data, the optimizer's step included."""
+    with FakeTensorMode():
+        storage, noise = empty_storage("cpu"), torch.ones((T + 1, N, 4))
+        agent, _, act, update = executables(load(name), storage, noise, "cpu")
+        assert act(torch.zeros(1, dtype=torch.int64)).shape == (N,)
+        for _ in range(2):
+            assert update(torch.zeros((2, T * N // 2), dtype=torch.int64)).shape == (2, 7)
+        assert all(p.grad.shape == p.shape for p in agent.parameters())
+
+
+@pytest.mark.parametrize("name", ATARI)
+def test_no_copy_to_the_host(name):
+    """On the meta device, from which nothing can be copied: all but the optimizer's step."""
+    storage, noise = empty_storage("meta"), torch.ones((T + 1, N, 4), device="meta")
+    module = load(name)
+    agent = module.Agent(AtariSpaces(), device="meta")
+    step = torch.zeros(1, dtype=torch.int64, device="meta")
+    assert module.act(agent, storage, noise, step).device.type == "meta"
+    losses = module.compute_gradients(agent, module.Args(), storage[:T].flatten())
+    assert losses.device.type == "meta" and losses.shape == (7,)
+
+
+def test_the_checks_can_fail():
+    with FakeTensorMode():
+        x = torch.ones(4)
+        with pytest.raises(DataDependentOutputException):
+            x.sum().item()
+        with pytest.raises(DynamicOutputShapeException):
+            x[x > 0]
+    with pytest.raises(NotImplementedError):
+        torch.ones(4, device="meta").cpu()
+
+
+@pytest.mark.parametrize("name", ATARI)
+def test_storage_and_weights_are_shared(name):
+    """What graphs read keeps its address: batch is a view, the second agent the first's memory."""
+    module = load(name)
+    storage = TensorDict(atari_storage(T, N)[0], batch_size=(T + 1, N))
+    batch = storage[:T].flatten()
+    for key in storage.keys():
+        assert batch[key].data_ptr() == storage[key].data_ptr()
+    agent = module.Agent(AtariSpaces())
+    agent.to(memory_format=torch.channels_last)
+    agent_inference = module.Agent(AtariSpaces(), device="meta")
+    from_module(agent).data.to_module(agent_inference)
+    pairs = list(zip(agent.parameters(), agent_inference.parameters(), strict=True))
+    assert len(pairs) == 12
+    for trained, used in pairs:
+        assert trained is not used and trained.data_ptr() == used.data_ptr()
+        assert trained.stride() == used.stride()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ATARI)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_replay_equals_eager(name, compiled):
+    """After 6 epochs, of which 3 are replays, parameters equal the eager ones."""
+    module, cuda = load(name), "cuda"
+    fields, *_ = atari_storage(T, N)
+    permutations = [torch.randperm(T * N).view(2, -1).to(cuda) for _ in range(6)]
+    results = []
+    for graphed in (False, True):
+        torch.manual_seed(0)
+        storage = TensorDict(copy.deepcopy(fields), batch_size=(T + 1, N)).to(cuda)
+        noise = torch.ones((T + 1, N, 4), device=cuda)
+        used = module
+        if graphed and compiled:
+            used = copy.copy(module)
+            used.compute_gradients = torch.compile(module.compute_gradients)
+        agent, optimizer, _, update = executables(used, storage, noise, cuda)
+        if graphed:
+            update = CudaGraphModule(update, warmup=3)
+        losses = []
+        for epoch, b_inds in enumerate(permutations):
+            optimizer.param_groups[0]["lr"].fill_(1e-3 / (1 + epoch))
+            losses.append(update(b_inds))
+        results.append((torch.cat(losses), torch.cat([p.flatten() for p in agent.parameters()])))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ATARI)
+def test_replays_sample_and_write_their_row(name):
+    """Two replays on the same observations draw different actions and fill different rows."""
+    module, cuda = load(name), "cuda"
+    games = 256
+    storage = TensorDict(
+        {
+            "obs": torch.zeros((T + 1, games, 4, 84, 84), dtype=torch.uint8, device=cuda),
+            "actions": torch.full((T + 1, games), -1, device=cuda),
+            "logprobs": torch.zeros((T + 1, games), device=cuda),
+            "values": torch.zeros((T + 1, games), device=cuda),
+        },
+        batch_size=(T + 1, games),
+    )
+    noise = torch.empty((T + 1, games, 4), device=cuda).exponential_()
+    _, _, act, _ = executables(module, storage, noise, cuda)
+    act = CudaGraphModule(act, warmup=3)
+    steps = torch.arange(T + 1, device=cuda).split(1)
+    actions = [act(step) for step in steps]
+    for step in range(T + 1):
+        assert torch.equal(storage["actions"][step], actions[step])
+    assert not torch.equal(actions[4], actions[5]), "two replays"
+    frequencies = torch.cat(actions).bincount(minlength=4) / (games * (T + 1))
+    torch.testing.assert_close(frequencies, torch.full_like(frequencies, 0.25), rtol=0, atol=0.04)
+    before = act(steps[0])
+    noise.exponential_()
+    assert not torch.equal(act(steps[0]), before), "the noise is read anew"

@@ -1,0 +1,163 @@
+"""ppo_loss: reset rows weigh nothing, and the clipping is the paper's."""
+
+import pytest
+from helpers import SCRIPTS, AtariSpaces, atari_storage, load
+
+import torch
+
+FIELDS = ("logprobs", "values", "advantages", "returns", "valid")
+
+
+def random_minibatch(rows, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    newlogprob, entropy, newvalue, *fields = torch.randn(3 + len(FIELDS), rows, generator=rng)
+    mb = dict(zip(FIELDS, fields, strict=True))
+    mb["logprobs"] = newlogprob + 0.2 * mb["logprobs"]
+    mb["valid"] = (mb["valid"] > -0.5).float()
+    return newlogprob, entropy.abs(), newvalue, mb
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("norm_adv", [True, False])
+@pytest.mark.parametrize("clip_vloss", [True, False])
+def test_masked_is_filtered(name, norm_adv, clip_vloss):
+    module = load(name)
+    args = module.Args(norm_adv=norm_adv, clip_vloss=clip_vloss)
+    newlogprob, entropy, newvalue, mb = random_minibatch(64)
+    keep = mb["valid"].bool()
+    assert 0 < keep.sum() < 64
+    loss, losses = module.ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    kept = {key: rows[keep] for key, rows in mb.items()}
+    expected = module.ppo_loss(newlogprob[keep], entropy[keep], newvalue[keep], kept, args)
+    torch.testing.assert_close(loss, expected[0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(losses, expected[1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_normalisation_is_torch_std(name):
+    """Without a reset row, the masked normalisation is the mean and std that CleanRL uses."""
+    module = load(name)
+    newlogprob, entropy, newvalue, mb = random_minibatch(64)
+    mb["valid"] = torch.ones(64)
+    normalised = dict(mb)
+    std = mb["advantages"].std() + 1e-8
+    normalised["advantages"] = (mb["advantages"] - mb["advantages"].mean()) / std
+    loss, _ = module.ppo_loss(newlogprob, entropy, newvalue, mb, module.Args())
+    expected, _ = module.ppo_loss(
+        newlogprob, entropy, newvalue, normalised, module.Args(norm_adv=False)
+    )
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_valid_row_is_harmless(name):
+    module = load(name)
+    newlogprob, entropy, newvalue, mb = random_minibatch(8)
+    mb["valid"] = torch.zeros(8)
+    leaves = [x.requires_grad_() for x in (newlogprob, entropy, newvalue)]
+    loss, losses = module.ppo_loss(*leaves, mb, module.Args())
+    loss.backward()
+    assert loss == 0 and not losses.any()
+    assert all(torch.equal(x.grad, torch.zeros(8)) for x in leaves)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_poisoned_reset_rows_change_no_bit(name):
+    """Observations, actions, rewards and values of reset rows, through advantages to gradients."""
+    module = load(name)
+    args = module.Args(num_envs=4, num_steps=8)
+
+    def gradients(poisoned):
+        storage, rewards, dones, terminations = atari_storage(8, 4)
+        dones[1], dones[3, 0], dones[0, 1] = 0, 1, 1
+        rows = dones.bool()
+        rows[-1] = False  # row T is next_obs: its value is the bootstrap
+        # the row before a truncation takes the value of the reset row: that one is no poison
+        terminations = dones
+        if poisoned:
+            storage["obs"][rows] = 255
+            storage["actions"][rows] = 3
+            storage["values"][rows] = 1e6
+            rewards[rows] = -1e6
+        values = storage["values"]
+        advantages = module.compute_gae(rewards, dones, terminations, values, 0.99, 0.95)
+        storage["advantages"][:-1] = advantages
+        storage["returns"][:-1] = advantages + values[:-1]
+        storage["valid"] = 1 - dones
+        torch.manual_seed(0)
+        agent = module.Agent(AtariSpaces())
+        batch = {key: field[:-1].flatten(0, 1) for key, field in storage.items()}
+        assert 0 < batch["valid"].sum() < 32
+        losses = module.compute_gradients(agent, args, batch)
+        return [losses, *(p.grad for p in agent.parameters())]
+
+    for clean, poisoned in zip(gradients(False), gradients(True), strict=True):
+        assert torch.equal(clean, poisoned)
+
+
+CLIPPED_POLICY = [  # ratio, advantage, policy loss and d loss / d log-probability, clip_coef 0.1
+    (1.05, 2.0, -2.1, -2.1),  # inside: the plain objective
+    (1.5, 2.0, -2.2, 0.0),  # good action, already likelier: held at 1.1
+    (0.5, 2.0, -1.0, -1.0),  # good action, less likely: not held
+    (0.5, -2.0, 1.8, 0.0),  # bad action, already less likely: held at 0.9
+    (1.5, -2.0, 3.0, 3.0),  # bad action, likelier: not held
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "slope"), CLIPPED_POLICY)
+def test_policy_clipping(name, ratio, advantage, loss, slope):
+    module = load(name)
+    newlogprob = torch.tensor([ratio, ratio]).log().requires_grad_()
+    zero = torch.zeros(2)
+    mb = dict.fromkeys(FIELDS, zero) | {
+        "advantages": torch.full((2,), advantage),
+        "valid": torch.ones(2),
+    }
+    args = module.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.0)
+    total, losses = module.ppo_loss(newlogprob, zero, zero, mb, args)
+    total.backward()
+    assert losses[0].item() == pytest.approx(loss, rel=1e-5)
+    assert newlogprob.grad.sum().item() == pytest.approx(slope, rel=1e-5, abs=1e-7)
+    outside = float(abs(ratio - 1) > 0.1)
+    kl = ratio - 1 - torch.tensor(ratio).log().item()
+    assert losses[3].item() == pytest.approx(-torch.tensor(ratio).log().item(), rel=1e-4)
+    assert losses[4].item() == pytest.approx(kl, rel=1e-3)
+    assert losses[5].item() == outside
+
+
+CLIPPED_VALUE = [  # old value, new value, return, value loss with and without clipping
+    (0.0, 0.05, 1.0, 0.5 * 0.95**2, 0.5 * 0.95**2),  # inside
+    (0.0, 0.9, 1.0, 0.5 * 0.9**2, 0.5 * 0.1**2),  # towards the return: counted from 0.1
+    (0.0, -0.9, 1.0, 0.5 * 1.9**2, 0.5 * 1.9**2),  # away from it: counted in full
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(("old", "new", "target", "clipped", "plain"), CLIPPED_VALUE)
+def test_value_clipping(name, old, new, target, clipped, plain):
+    module = load(name)
+    zero = torch.zeros(2)
+    mb = dict.fromkeys(FIELDS, zero) | {
+        "values": torch.full((2,), old),
+        "returns": torch.full((2,), target),
+        "valid": torch.ones(2),
+    }
+    for clip_vloss, expected in ((True, clipped), (False, plain)):
+        args = module.Args(clip_vloss=clip_vloss, ent_coef=0.0)
+        total, losses = module.ppo_loss(zero, zero, torch.full((2,), new), mb, args)
+        assert losses[1].item() == pytest.approx(expected, rel=1e-5)
+        assert total.item() == pytest.approx(0.5 * expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_explained_variance(name):
+    explained_variance = load(name).explained_variance
+    values, returns = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
+    valid = torch.ones(40)
+    valid[::3] = 0
+    keep = valid.bool()
+    residual = (returns - values)[keep].var(unbiased=False)
+    expected = 1 - residual / returns[keep].var(unbiased=False)
+    torch.testing.assert_close(explained_variance(values, returns, valid), expected)
+    assert explained_variance(values, torch.ones(40), valid).isnan()

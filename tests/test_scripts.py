@@ -1,0 +1,179 @@
+"""The scripts as commands: alone in an empty folder, their flags, their outputs, bad input."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import sys
+import tomllib
+
+import pytest
+from helpers import FAST, PPO, SCRIPTS, TINY, load, run_main, run_script, scalars
+
+SUMMARY = (
+    "script args seed device mode global_step sps startup_s phase_s mean_return episodes versions "
+    "cpu cores gpu"
+).split()
+MODES = [(name, []) for name in SCRIPTS] + [
+    pytest.param(name, flags, marks=pytest.mark.slow)
+    for name in FAST
+    for flags in (["--compile"], ["--cudagraphs"], ["--compile", "--cudagraphs"])
+]
+
+
+@pytest.mark.parametrize(("name", "flags"), MODES)
+def test_alone_in_an_empty_folder(name, flags, tmp_path):
+    """Copied elsewhere, a script trains, in each mode, and leaves curves and a summary."""
+    script = shutil.copy(PPO / f"{name}.py", tmp_path / "mine.py")
+    done = run_script(script, *TINY, *flags, "--measure-burnin", 1, "--no-cuda", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    mode = "compile" if "--compile" in flags else "eager"
+    assert done.stdout.splitlines()[0].startswith(f"{mode} on cpu")
+    without = [line for line in done.stderr.splitlines() if "needs a CUDA device" in line]
+    assert len(without) == flags.count("--cudagraphs")
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert list(summary) == SUMMARY
+    assert (summary["script"], summary["mode"], summary["global_step"]) == ("mine", mode, 48)
+    assert summary["sps"] > 0 and summary["startup_s"] > 0 and summary["gpu"] is None
+    assert set(summary["phase_s"]) == {"rollout", "advantages", "update", "log"}
+    assert all(seconds > 0 for seconds in summary["phase_s"].values())
+    curves = scalars(run_dir)
+    assert {tag for tag in curves if tag.startswith("losses/")} == {
+        f"losses/{loss}" for loss in (*load(name).LOSSES, "explained_variance")
+    }
+    assert [step for step, _ in curves["charts/learning_rate"]] == [16, 32, 48]
+    assert [step for step, _ in curves["charts/SPS"]] == [32, 48]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_pep723_names_the_imports(name):
+    text = (PPO / f"{name}.py").read_text()
+    block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", text, re.MULTILINE).group(1)
+    lines = [line.removeprefix("#").removeprefix(" ") for line in block.splitlines()]
+    metadata = tomllib.loads("\n".join(lines))
+    declared = {re.match(r"[\w-]+", spec).group() for spec in metadata["dependencies"]}
+    imported = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module)
+    if "torch.utils.tensorboard" in imported:
+        imported.add("tensorboard")
+    assert declared == {module.split(".")[0] for module in imported} - sys.stdlib_module_names
+    assert metadata["requires-python"] == ">=3.11"
+
+
+BAD = [  # flags, the flag that the message must name, a part of the hint
+    ("--env-id Breakot-v5", "--env-id Breakot-v5", "Breakout-v5"),
+    ("--env-id HalfCheetah-v4", "--env-id HalfCheetah-v4", "discrete actions"),
+    ("--env-id CartPole-v1", "--env-id CartPole-v1", "4x84x84"),
+    ("--num-envs 0", "--num-envs 0", "1 or more"),
+    ("--num-envs -3", "--num-envs -3", "1 or more"),
+    ("--num-steps 0", "--num-steps 0", "1 or more"),
+    ("--num-minibatches 0", "--num-minibatches 0", "1 or more"),
+    ("--update-epochs 0", "--update-epochs 0", "1 or more"),
+    ("--total-timesteps 0", "--total-timesteps 0", "1 or more"),
+    ("--learning-rate 0", "--learning-rate 0.0", "above 0"),
+    ("--learning-rate -1e-3", "--learning-rate -0.001", "above 0"),
+    ("--learning-rate nan", "--learning-rate nan", "above 0"),
+    ("--learning-rate inf", "--learning-rate inf", "finite"),
+    ("--clip-coef 0", "--clip-coef 0.0", "above 0"),
+    ("--max-grad-norm -1", "--max-grad-norm -1.0", "above 0"),
+    ("--ent-coef -0.1", "--ent-coef -0.1", "0 or"),
+    ("--vf-coef nan", "--vf-coef nan", "0 or"),
+    ("--target-kl 0", "--target-kl 0.0", "None"),
+    ("--measure-burnin -1", "--measure-burnin -1", "0 or more"),
+    ("--gamma 1.01", "--gamma 1.01", "from 0 to 1"),
+    ("--gae-lambda -0.5", "--gae-lambda -0.5", "from 0 to 1"),
+    ("--seed -1", "--seed -1", "from 0 to"),
+    ("--num-minibatches 3", "--num-minibatches 3", "divisor of 8 envs x 128 steps = 1024"),
+    ("--num-minibatches 1024", "--num-minibatches 1024", "2 rows"),
+    ("--total-timesteps 1023", "--total-timesteps 1023", "1024 rows"),
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize(("flags", "named", "hint"), BAD, ids=[flags for flags, *_ in BAD])
+def test_bad_input(name, flags, named, hint, tmp_path, capfd):
+    with pytest.raises(SystemExit) as stop:
+        run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
+    assert stop.value.code == 2
+    errors = [line for line in capfd.readouterr().err.splitlines() if "error" in line]
+    assert len(errors) == 1 and errors[0].startswith(f"error: {named}: ") and hint in errors[0]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_runs_dir_that_cannot_be_written(name, tmp_path, capfd):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SystemExit) as stop:
+        run_main(name, *TINY, runs_dir=tmp_path / "file" / "runs")
+    assert stop.value.code == 2
+    (error,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error")]
+    assert error.startswith(f"error: --runs-dir {tmp_path / 'file' / 'runs'}: ")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_track_without_package_or_key(name, tmp_path, capfd, monkeypatch):
+    for key in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for hint in ("wandb login", "pip install wandb"):
+        if hint == "pip install wandb":
+            monkeypatch.setitem(sys.modules, "wandb", None)
+            monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(SystemExit) as stop:
+            run_main(name, *TINY, "--track", runs_dir=tmp_path / "runs")
+        assert stop.value.code == 2
+        errors = [x for x in capfd.readouterr().err.splitlines() if x.startswith("error")]
+        assert len(errors) == 1 and errors[0].startswith("error: --track") and hint in errors[0]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bad_input_as_a_process(name, tmp_path):
+    """Exit status, one line and no traceback, as a shell sees them; tyro reports the rest."""
+    for flags, status in ((["--num-envs", "0"], 2), (["--no-such-flag"], 2), (["--seed", "x"], 2)):
+        done = run_script(PPO / f"{name}.py", *flags, cwd=tmp_path)
+        assert done.returncode == status and "Traceback" not in done.stderr
+        assert flags[0].removeprefix("--no-") in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_target_kl_stops_between_epochs(name, tmp_path):
+    """At an unreachable target every epoch runs; at a tiny one the second is the last."""
+    flags = "--num-envs 2 --num-steps 16 --num-minibatches 2 --total-timesteps 32".split()
+    flags += ["--learning-rate", "0.01", "--no-anneal-lr"]
+    for target, epochs in (("1e9", 4), ("1e-9", None), ("None", 4)):
+        run = run_main(name, *flags, "--target-kl", target, runs_dir=tmp_path)
+        if epochs is None:
+            kls = [float(epoch[:, 4].mean()) for epoch in run.losses]
+            assert len(kls) < 4 and kls[-1] > 1e-9 and all(kl <= 1e-9 for kl in kls[:-1])
+        else:
+            assert len(run.losses) == epochs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_another_game(name, tmp_path):
+    """Pong has 6 actions and no lives: the flag alone changes the game."""
+    done = run_script(PPO / f"{name}.py", *TINY, "--env-id", "Pong-v5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert run_dir.name.startswith(f"Pong-v5__{name}__1__")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_track_offline(name, tmp_path):
+    """wandb takes the run without a network and stays inside the run's folder."""
+    env = {"WANDB_MODE": "offline", "HOME": str(tmp_path / "home")}
+    done = run_script(PPO / f"{name}.py", *TINY, "--track", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert list((run_dir / "wandb").glob("offline-run-*/*.wandb"))

@@ -274,9 +274,9 @@ def masked_mean(x, valid):
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
 
-    rewards, dones, terminations, values: (T + 1, N) float32; row T of rewards is not read.
+    rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
     A truncated episode bootstraps from its last observation, whose value is values[t + 1].
-    Returns advantages, (T, N) float32; those of reset rows mean nothing.
+    Returns advantages, (T, N) float64; those of reset rows mean nothing.
     """
     advantages = torch.zeros_like(values)
     for t in reversed(range(len(values) - 1)):
@@ -405,6 +405,7 @@ if __name__ == "__main__":
     optimizer = optim.Adam(
         agent.parameters(),
         eps=1e-5,
+        fused=True,
         lr=args.learning_rate,
     )
 
@@ -424,7 +425,7 @@ if __name__ == "__main__":
     storage["obs"][T] = torch.from_numpy(next_obs)
     noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
     # what acting does not need stays on the host until the rollout ends
-    host = np.zeros((3, T + 1, N), dtype=np.float32)
+    host = np.zeros((3, T + 1, N))
     host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
 
     # executables, with what stays the same from call to call bound
@@ -488,7 +489,7 @@ if __name__ == "__main__":
         # Advantages
         rollout_end = clock(device)
         rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
-        values = storage["values"]
+        values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
         advantages = compute_gae(
             rewards, dones, terminations, values, args.gamma, args.gae_lambda
         )  # (T, N)

@@ -148,7 +148,7 @@ class Args:
     cudagraphs: bool = False
     """capture acting and each epoch in CUDA graphs; without a CUDA device it changes nothing"""
     channels_last: bool = True
-    """NHWC convolutions; --no-channels-last computes in NCHW"""
+    """with --compile, convolutions in NHWC; --no-channels-last computes them in NCHW"""
     keep_memory: bool = True
     """keep freed memory in the process (glibc); --no-keep-memory gives large blocks back at once"""
 
@@ -297,9 +297,9 @@ def masked_mean(x, valid):
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
 
-    rewards, dones, terminations, values: (T + 1, N) float32; row T of rewards is not read.
+    rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
     A truncated episode bootstraps from its last observation, whose value is values[t + 1].
-    Returns advantages, (T, N) float32; those of reset rows mean nothing.
+    Returns advantages, (T, N) float64; those of reset rows mean nothing.
     """
     # fast: advantages[t] = delta[t] + decay[t] * advantages[t + 1] as a scan (Hillis and Steele,
     # doi:10.1145/7902.7903): log2(T) vector steps, where the loop launches about 12 T kernels
@@ -442,7 +442,7 @@ if __name__ == "__main__":
     envs = make_envs(args)
     agent = Agent(envs, device=device)
     # fast: convolutions compute in NHWC; from NCHW each one reorders its data first, a tenth slower
-    if args.channels_last:
+    if args.compile and args.channels_last:
         agent.to(memory_format=torch.channels_last)
     # fast: acts on the same memory through parameters that never get a .grad, so that no step of
     # training invalidates the graph of acting; on 2 CPU cores leaving it out costs nothing
@@ -451,10 +451,10 @@ if __name__ == "__main__":
     optimizer = optim.Adam(
         agent.parameters(),
         eps=1e-5,
-        # fast: a tensor is read anew at each replay; a float would be frozen into the graph
-        lr=torch.tensor(args.learning_rate, device=device),
-        # fast: Adam in one kernel, its step counts on the device; else a CUDA graph cannot hold it
         fused=True,
+        # fast: a graph reads a tensor anew at each replay; a float would be frozen into it, and so
+        # would Adam's step counts, which capturable keeps on the device
+        lr=torch.tensor(args.learning_rate, device=device),
         capturable=device.type == "cuda",
     )
 
@@ -476,7 +476,7 @@ if __name__ == "__main__":
     storage["obs"][T] = torch.from_numpy(next_obs)
     noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
     # what acting does not need stays on the host until the rollout ends
-    host = np.zeros((3, T + 1, N), dtype=np.float32)
+    host = np.zeros((3, T + 1, N))
     host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
 
     # executables, with what stays the same from call to call bound
@@ -550,7 +550,7 @@ if __name__ == "__main__":
         # Advantages
         rollout_end = clock(device)
         rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
-        values = storage["values"]
+        values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
         advantages = compute_gae(
             rewards, dones, terminations, values, args.gamma, args.gae_lambda
         )  # (T, N)

@@ -71,8 +71,8 @@ def test_poisoned_reset_rows_change_no_bit(name):
         storage, rewards, dones, terminations = atari_storage(8, 4)
         dones[1], dones[3, 0], dones[0, 1] = 0, 1, 1
         rows = dones.bool()
-        rows[-1] = False  # row T is next_obs: its value is the bootstrap
-        # the row before a truncation takes the value of the reset row: that one is no poison
+        rows[-1] = False  # row T is no part of the batch
+        # a truncation bootstraps from its reset row, whose value is then no poison: terminate all
         terminations = dones
         if poisoned:
             storage["obs"][rows] = 255

@@ -54,7 +54,7 @@ def test_flags_exist(text):
 @pytest.mark.parametrize("text", [README, RUN_SH], ids=["README.md", "run.sh"])
 def test_paths_and_commands_exist(text):
     for path in set(re.findall(r"\b(?:ppo|tests|requirements|benchmarks)/[\w./-]*\w", text)):
-        assert (ROOT / path).exists(), path
+        assert (ROOT / path).exists() or path == "ppo/NAME.py", path
     for name in set(re.findall(r"\./run\.sh (\w+)", text)) - {"test", "NAME"}:
         assert name in SCRIPTS, name
 

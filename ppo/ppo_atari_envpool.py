@@ -262,7 +262,7 @@ class Agent(nn.Module):
         self.critic = layer_init(nn.Linear(512, 1, device=device), std=1)
 
     def forward(self, obs):
-        hidden = self.network(obs / 255.0)  # (M, 512)
+        hidden = self.network(obs.float().div_(255.0))  # (M, 512)
         return self.actor(hidden), self.critic(hidden).squeeze(-1)
 
 
@@ -367,7 +367,7 @@ def update(gradients, optimizer, batch, b_inds):
     """
     losses = []
     for mb_inds in b_inds:
-        mb = {key: rows[mb_inds] for key, rows in batch.items()}
+        mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
         optimizer.zero_grad()
         losses.append(gradients(mb))
         optimizer.step()

@@ -285,7 +285,7 @@ class Agent(nn.Module):
         self.critic = layer_init(nn.Linear(512, 1, device=device), std=1)
 
     def forward(self, obs):
-        hidden = self.network(obs / 255.0)  # (M, 512)
+        hidden = self.network(obs.float().div_(255.0))  # (M, 512)
         return self.actor(hidden), self.critic(hidden).squeeze(-1)
 
 
@@ -396,8 +396,7 @@ def update(gradients, optimizer, batch, b_inds):
     """
     losses = []
     for mb_inds in b_inds:
-        # fast: TensorDict gathers all fields with one index; a dict does it as fast, in more words
-        mb = batch[mb_inds]
+        mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
         optimizer.zero_grad()
         losses.append(gradients(mb))
         optimizer.step()

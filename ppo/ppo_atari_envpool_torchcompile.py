@@ -222,11 +222,11 @@ def make_envs(args: Args) -> gym.vector.VectorEnv:
         spec = envpool.make_spec(args.env_id)
     except (ImportError, RuntimeError) as error:
         fail("env_id", args.env_id, f"EnvPool cannot make it: {' '.join(str(error).split())}")
-    action_space, obs_space = spec.gymnasium_action_space, spec.gymnasium_observation_space
-    if not isinstance(action_space, gym.spaces.Discrete):
-        fail("env_id", args.env_id, f"give one with discrete actions (Pong-v5), not {action_space}")
-    if obs_space.shape != (4, 84, 84):
-        fail("env_id", args.env_id, f"give one with 4x84x84 pixels (Pong-v5), not {obs_space}")
+    actions, pixels = spec.gymnasium_action_space, spec.state_array_spec.get("obs")
+    if not isinstance(actions, gym.spaces.Discrete):
+        fail("env_id", args.env_id, f"give one with discrete actions (Pong-v5), not {actions}")
+    if pixels is None or list(pixels.shape) != [4, 84, 84]:
+        fail("env_id", args.env_id, "give one with observations of 4x84x84 pixels (Pong-v5)")
     return envpool.make(
         args.env_id,
         env_type="gym",
@@ -618,5 +618,7 @@ if __name__ == "__main__":
     with open(os.path.join(run_dir, "summary.json"), "w") as file:
         json.dump(summary, file, indent=2)
     speed = f"{sps:.0f} steps/s" if sps else "too short a run for a speed"
-    score = f"mean return of the last {len(recent_returns)}: {mean_return}"
-    print(f"{run_dir}: {speed}; {episodes} games, {score}")
+    score = (
+        f", mean return of the last {len(recent_returns)}: {mean_return:.2f}" if episodes else ""
+    )
+    print(f"{run_dir}: {speed}; {episodes} games{score}")

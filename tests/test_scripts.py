@@ -101,8 +101,8 @@ def test_bad_input(name, flags, named, hint, tmp_path, capfd):
     with pytest.raises(SystemExit) as stop:
         run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
     assert stop.value.code == 2
-    errors = [line for line in capfd.readouterr().err.splitlines() if "error" in line]
-    assert len(errors) == 1 and errors[0].startswith(f"error: {named}: ") and hint in errors[0]
+    (error,) = capfd.readouterr().err.splitlines()
+    assert error.startswith(f"error: {named}: ") and hint in error
     assert not (tmp_path / "runs").exists()
 
 

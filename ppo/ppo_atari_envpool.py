@@ -422,7 +422,8 @@ if __name__ == "__main__":
         "valid": torch.zeros((T + 1, N), device=device),
     }
     batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}  # (B, ...) views
-    storage["obs"][T] = torch.from_numpy(next_obs)
+    obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
+    obs[T] = torch.from_numpy(next_obs)
     noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
     # what acting does not need stays on the host until the rollout ends
     host = np.zeros((3, T + 1, N))
@@ -465,7 +466,7 @@ if __name__ == "__main__":
     for iteration in range(1, args.num_iterations + 1):
         # Rollout
         rollout_start = clock(device)
-        storage["obs"][0] = storage["obs"][T]
+        obs[0] = obs[T]
         host[:, 0] = host[:, T]
         noise.exponential_()
         for step in range(T):
@@ -473,7 +474,7 @@ if __name__ == "__main__":
             next_obs, reward, terminated, truncated, info = envs.step(action)
             terminated |= info["terminated"] > 0  # game over at the time limit: truncated alone
             done = terminated | truncated
-            storage["obs"][step + 1] = torch.from_numpy(next_obs)
+            obs[step + 1] = torch.from_numpy(next_obs)
             host_rewards[step] = reward
             host_dones[step + 1] = done
             host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
@@ -535,6 +536,13 @@ if __name__ == "__main__":
     progress.close()
     envs.close()
     writer.close()
+    checkpoint = {
+        "args": asdict(args),
+        "global_step": global_step,
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    torch.save(checkpoint, os.path.join(run_dir, "checkpoint.pt"))
     mean_return = float(np.mean(recent_returns)) if recent_returns else None
     phases = ("rollout", "advantages", "update", "log")
     summary = {

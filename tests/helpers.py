@@ -74,13 +74,24 @@ def hunks(eager, fast):
 
 
 class AtariSpaces:
-    """As much of an environment as Agent looks at."""
+    """As much of an Atari environment as Agent looks at."""
 
     single_action_space = gym.spaces.Discrete(4)
     single_observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
 
-def atari_storage(steps, envs, seed=0):
+class HalfCheetahSpaces:
+    """As much of HalfCheetah as Agent looks at."""
+
+    single_action_space = gym.spaces.Box(-1.0, 1.0, (6,))
+    single_observation_space = gym.spaces.Box(-np.inf, np.inf, (17,))
+
+
+def spaces(name):
+    return AtariSpaces() if "atari" in name else HalfCheetahSpaces()
+
+
+def random_storage(name, steps, envs, seed=0):
     """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
 
     Returns storage, fields (T + 1, N, ...), and rewards, dones, terminations (T + 1, N).
@@ -89,9 +100,15 @@ def atari_storage(steps, envs, seed=0):
     shape = (steps + 1, envs)
     dones = (torch.rand(shape, generator=rng) < 0.2).float()
     terminations = dones * (torch.rand(shape, generator=rng) < 0.5)
+    if "atari" in name:
+        obs = torch.randint(0, 256, (*shape, 4, 84, 84), generator=rng, dtype=torch.uint8)
+        actions = torch.randint(0, 4, shape, generator=rng)
+    else:
+        obs = torch.randn((*shape, 17), generator=rng)
+        actions = torch.randn((*shape, 6), generator=rng)
     storage = {
-        "obs": torch.randint(0, 256, (*shape, 4, 84, 84), generator=rng, dtype=torch.uint8),
-        "actions": torch.randint(0, 4, shape, generator=rng),
+        "obs": obs,
+        "actions": actions,
         "logprobs": -1.4 + 0.1 * torch.randn(shape, generator=rng),
         "values": torch.randn(shape, generator=rng),
         "advantages": torch.zeros(shape),

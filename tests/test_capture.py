@@ -8,7 +8,7 @@ import copy
 from functools import partial
 
 import pytest
-from helpers import FAST, AtariSpaces, atari_storage, load
+from helpers import FAST, load, random_storage, spaces
 
 import torch
 from tensordict import TensorDict, from_module
@@ -20,13 +20,12 @@ from torch._subclasses.fake_tensor import (
 )
 
 T, N = 8, 4
-ATARI = [name for name in FAST if "atari" in name]
 
 
-def executables(module, storage, noise, device):
+def executables(name, module, storage, noise, device):
     """agent, optimizer, act and update as main binds them."""
-    agent = module.Agent(AtariSpaces(), device=device)
-    agent_inference = module.Agent(AtariSpaces(), device="meta")
+    agent = module.Agent(spaces(name), device=device)
+    agent_inference = module.Agent(spaces(name), device="meta")
     from_module(agent).data.to_module(agent_inference)
     optimizer = torch.optim.Adam(
         agent.parameters(),
@@ -42,32 +41,41 @@ def executables(module, storage, noise, device):
     return agent, optimizer, act, partial(module.update, gradients, optimizer, batch)
 
 
-def empty_storage(device):
-    fields, *_ = atari_storage(T, N)
+def row(name, step, device):
+    """A row's index as main passes it to act: on Atari, where acting is captured, a tensor."""
+    return torch.full((1,), step, device=device) if "atari" in name else step
+
+
+def random_noise(name, envs, device):
+    shape = spaces(name).single_action_space.shape or (spaces(name).single_action_space.n,)
+    return torch.empty((T + 1, envs, *shape), device=device).exponential_()
+
+
+def empty_storage(name, device):
+    fields, *_ = random_storage(name, T, N)
     fields = {key: torch.zeros_like(rows, device=device) for key, rows in fields.items()}
     return TensorDict(fields, batch_size=(T + 1, N))
 
 
-@pytest.mark.parametrize("name", ATARI)
+@pytest.mark.parametrize("name", FAST)
 def test_no_host_read_and_no_dynamic_shape(name):
     """FakeTensorMode: shapes without data, the optimizer's step included."""
     with FakeTensorMode():
-        storage, noise = empty_storage("cpu"), torch.ones((T + 1, N, 4))
-        agent, _, act, update = executables(load(name), storage, noise, "cpu")
-        assert act(torch.zeros(1, dtype=torch.int64)).shape == (N,)
+        storage, noise = empty_storage(name, "cpu"), random_noise(name, N, "cpu")
+        agent, _, act, update = executables(name, load(name), storage, noise, "cpu")
+        assert act(row(name, 0, "cpu")).shape[0] == N
         for _ in range(2):
             assert update(torch.zeros((2, T * N // 2), dtype=torch.int64)).shape == (2, 7)
         assert all(p.grad.shape == p.shape for p in agent.parameters())
 
 
-@pytest.mark.parametrize("name", ATARI)
+@pytest.mark.parametrize("name", FAST)
 def test_no_copy_to_the_host(name):
     """On the meta device, from which nothing can be copied: all but the optimizer's step."""
-    storage, noise = empty_storage("meta"), torch.ones((T + 1, N, 4), device="meta")
+    storage, noise = empty_storage(name, "meta"), random_noise(name, N, "meta")
     module = load(name)
-    agent = module.Agent(AtariSpaces(), device="meta")
-    step = torch.zeros(1, dtype=torch.int64, device="meta")
-    assert module.act(agent, storage, noise, step).device.type == "meta"
+    agent = module.Agent(spaces(name), device="meta")
+    assert module.act(agent, storage, noise, row(name, 0, "meta")).device.type == "meta"
     losses = module.compute_gradients(agent, module.Args(), storage[:T].flatten())
     assert losses.device.type == "meta" and losses.shape == (7,)
 
@@ -83,44 +91,43 @@ def test_the_checks_can_fail():
         torch.ones(4, device="meta").cpu()
 
 
-@pytest.mark.parametrize("name", ATARI)
+@pytest.mark.parametrize("name", FAST)
 def test_storage_and_weights_are_shared(name):
     """What graphs read keeps its address: batch is a view, the second agent the first's memory."""
     module = load(name)
-    storage = TensorDict(atari_storage(T, N)[0], batch_size=(T + 1, N))
+    storage = TensorDict(random_storage(name, T, N)[0], batch_size=(T + 1, N))
     batch = storage[:T].flatten()
     for key in storage.keys():
         assert batch[key].data_ptr() == storage[key].data_ptr()
-    agent = module.Agent(AtariSpaces())
-    agent.to(memory_format=torch.channels_last)
-    agent_inference = module.Agent(AtariSpaces(), device="meta")
+    agent = module.Agent(spaces(name))
+    if "atari" in name:
+        agent.to(memory_format=torch.channels_last)
+    agent_inference = module.Agent(spaces(name), device="meta")
     from_module(agent).data.to_module(agent_inference)
-    pairs = list(zip(agent.parameters(), agent_inference.parameters(), strict=True))
-    assert len(pairs) == 12
-    for trained, used in pairs:
+    for trained, used in zip(agent.parameters(), agent_inference.parameters(), strict=True):
         assert trained is not used and trained.data_ptr() == used.data_ptr()
         assert trained.stride() == used.stride()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ATARI)
+@pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_replay_equals_eager(name, compiled):
     """After 6 epochs, of which 3 are replays, parameters equal the eager ones."""
     module, cuda = load(name), "cuda"
-    fields, *_ = atari_storage(T, N)
+    fields, *_ = random_storage(name, T, N)
     permutations = [torch.randperm(T * N).view(2, -1).to(cuda) for _ in range(6)]
     results = []
     for graphed in (False, True):
         torch.manual_seed(0)
         storage = TensorDict(copy.deepcopy(fields), batch_size=(T + 1, N)).to(cuda)
-        noise = torch.ones((T + 1, N, 4), device=cuda)
+        noise = random_noise(name, N, cuda)
         used = module
         if graphed and compiled:
             used = copy.copy(module)
             used.compute_gradients = torch.compile(module.compute_gradients)
-        agent, optimizer, _, update = executables(used, storage, noise, cuda)
+        agent, optimizer, _, update = executables(name, used, storage, noise, cuda)
         if graphed:
             update = CudaGraphModule(update, warmup=3)
         losses = []
@@ -134,7 +141,7 @@ def test_replay_equals_eager(name, compiled):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ATARI)
+@pytest.mark.parametrize("name", ["ppo_atari_envpool_torchcompile"])
 def test_replays_sample_and_write_their_row(name):
     """Two replays on the same observations draw different actions and fill different rows."""
     module, cuda = load(name), "cuda"
@@ -149,7 +156,7 @@ def test_replays_sample_and_write_their_row(name):
         batch_size=(T + 1, games),
     )
     noise = torch.empty((T + 1, games, 4), device=cuda).exponential_()
-    _, _, act, _ = executables(module, storage, noise, cuda)
+    _, _, act, _ = executables(name, module, storage, noise, cuda)
     act = CudaGraphModule(act, warmup=3)
     steps = torch.arange(T + 1, device=cuda).split(1)
     actions = [act(step) for step in steps]

@@ -1,7 +1,7 @@
 """ppo_loss: reset rows weigh nothing, and the clipping is the paper's."""
 
 import pytest
-from helpers import SCRIPTS, AtariSpaces, atari_storage, load
+from helpers import SCRIPTS, load, random_storage, spaces
 
 import torch
 
@@ -65,17 +65,17 @@ def test_no_valid_row_is_harmless(name):
 def test_poisoned_reset_rows_change_no_bit(name):
     """Observations, actions, rewards and values of reset rows, through advantages to gradients."""
     module = load(name)
-    args = module.Args(num_envs=4, num_steps=8)
+    args = module.Args()
 
     def gradients(poisoned):
-        storage, rewards, dones, terminations = atari_storage(8, 4)
+        storage, rewards, dones, terminations = random_storage(name, 8, 4)
         dones[1], dones[3, 0], dones[0, 1] = 0, 1, 1
         rows = dones.bool()
         rows[-1] = False  # row T is no part of the batch
         # a truncation bootstraps from its reset row, whose value is then no poison: terminate all
         terminations = dones
         if poisoned:
-            storage["obs"][rows] = 255
+            storage["obs"][rows] = 100
             storage["actions"][rows] = 3
             storage["values"][rows] = 1e6
             rewards[rows] = -1e6
@@ -85,7 +85,7 @@ def test_poisoned_reset_rows_change_no_bit(name):
         storage["returns"][:-1] = advantages + values[:-1]
         storage["valid"] = 1 - dones
         torch.manual_seed(0)
-        agent = module.Agent(AtariSpaces())
+        agent = module.Agent(spaces(name))
         batch = {key: field[:-1].flatten(0, 1) for key, field in storage.items()}
         assert 0 < batch["valid"].sum() < 32
         losses = module.compute_gradients(agent, args, batch)
@@ -114,7 +114,7 @@ def test_policy_clipping(name, ratio, advantage, loss, slope):
         "advantages": torch.full((2,), advantage),
         "valid": torch.ones(2),
     }
-    args = module.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.0)
+    args = module.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.0, clip_coef=0.1)
     total, losses = module.ppo_loss(newlogprob, zero, zero, mb, args)
     total.backward()
     assert losses[0].item() == pytest.approx(loss, rel=1e-5)
@@ -144,7 +144,7 @@ def test_value_clipping(name, old, new, target, clipped, plain):
         "valid": torch.ones(2),
     }
     for clip_vloss, expected in ((True, clipped), (False, plain)):
-        args = module.Args(clip_vloss=clip_vloss, ent_coef=0.0)
+        args = module.Args(clip_vloss=clip_vloss, ent_coef=0.0, clip_coef=0.1)
         total, losses = module.ppo_loss(zero, zero, torch.full((2,), new), mb, args)
         assert losses[1].item() == pytest.approx(expected, rel=1e-5)
         assert total.item() == pytest.approx(0.5 * expected, rel=1e-5)

@@ -8,8 +8,12 @@ import shutil
 import sys
 import tomllib
 
+import gymnasium as gym
+import numpy as np
 import pytest
-from helpers import FAST, PPO, SCRIPTS, TINY, load, run_main, run_script, scalars
+from helpers import FAST, PPO, SCRIPTS, TINY, load, run_main, run_script, scalars, spaces
+
+import torch
 
 SUMMARY = (
     "script args seed device mode global_step sps startup_s phase_s mean_return episodes versions "
@@ -67,9 +71,6 @@ def test_pep723_names_the_imports(name):
 
 
 BAD = [  # flags, the flag that the message must name, a part of the hint
-    ("--env-id Breakot-v5", "--env-id Breakot-v5", "Breakout-v5"),
-    ("--env-id HalfCheetah-v4", "--env-id HalfCheetah-v4", "discrete actions"),
-    ("--env-id CartPole-v1", "--env-id CartPole-v1", "4x84x84"),
     ("--num-envs 0", "--num-envs 0", "1 or more"),
     ("--num-envs -3", "--num-envs -3", "1 or more"),
     ("--num-steps 0", "--num-steps 0", "1 or more"),
@@ -89,20 +90,65 @@ BAD = [  # flags, the flag that the message must name, a part of the hint
     ("--gamma 1.01", "--gamma 1.01", "from 0 to 1"),
     ("--gae-lambda -0.5", "--gae-lambda -0.5", "from 0 to 1"),
     ("--seed -1", "--seed -1", "from 0 to"),
+]
+BAD_ATARI = [
+    ("--env-id Breakot-v5", "--env-id Breakot-v5", "Breakout-v5"),
+    ("--env-id HalfCheetah-v4", "--env-id HalfCheetah-v4", "discrete actions"),
+    ("--env-id CartPole-v1", "--env-id CartPole-v1", "4x84x84"),
     ("--num-minibatches 3", "--num-minibatches 3", "divisor of 8 envs x 128 steps = 1024"),
     ("--num-minibatches 1024", "--num-minibatches 1024", "2 rows"),
     ("--total-timesteps 1023", "--total-timesteps 1023", "1024 rows"),
 ]
+BAD_CONTINUOUS = [
+    ("--env-id HalfCheeta-v4", "--env-id HalfCheeta-v4", "HalfCheetah-v4"),
+    ("--env-id HalfCheetah-v99", "--env-id HalfCheetah-v99", "HalfCheetah-v"),
+    ("--env-id CartPole-v1", "--env-id CartPole-v1", "continuous actions"),
+    ("--env-id ImageOnly-v0", "--env-id ImageOnly-v0", "a vector of numbers"),
+    ("--env-id Unbounded-v0", "--env-id Unbounded-v0", "bounded actions"),
+    ("--env-id not/an/id", "--env-id not/an/id", "Gymnasium"),
+    ("--num-minibatches 3", "--num-minibatches 3", "divisor of 1 envs x 2048 steps = 2048"),
+    ("--num-minibatches 2048", "--num-minibatches 2048", "2 rows"),
+    ("--total-timesteps 2047", "--total-timesteps 2047", "2048 rows"),
+]
+CASES = [
+    (name, *case)
+    for name in SCRIPTS
+    for case in BAD + (BAD_ATARI if "atari" in name else BAD_CONTINUOUS)
+]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-@pytest.mark.parametrize(("flags", "named", "hint"), BAD, ids=[flags for flags, *_ in BAD])
+class OddSpaces(gym.Env):
+    """An environment that is never stepped, with an image to see or no bounds to act in."""
+
+    def __init__(self, obs_shape, bound):
+        self.observation_space = gym.spaces.Box(0, 255, obs_shape, np.uint8)
+        self.action_space = gym.spaces.Box(-bound, bound, (2,))
+
+
+gym.register("ImageOnly-v0", lambda: OddSpaces((96, 96, 3), 1.0))
+gym.register("Unbounded-v0", lambda: OddSpaces((3,), np.inf))
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "named", "hint"), CASES, ids=[" ".join(c[:2]) for c in CASES]
+)
 def test_bad_input(name, flags, named, hint, tmp_path, capfd):
     with pytest.raises(SystemExit) as stop:
         run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
     assert stop.value.code == 2
     (error,) = capfd.readouterr().err.splitlines()
     assert error.startswith(f"error: {named}: ") and hint in error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if "continuous" in name])
+def test_without_mujoco(name, tmp_path):
+    """A process in which mujoco cannot be imported is told which package to install."""
+    (tmp_path / "mujoco.py").write_text("raise ImportError('no mujoco here')")
+    done = run_script(PPO / f"{name}.py", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    (error,) = done.stderr.splitlines()
+    assert error.startswith("error: --env-id HalfCheetah-v4: ") and "gymnasium[mujoco]" in error
     assert not (tmp_path / "runs").exists()
 
 
@@ -148,7 +194,7 @@ def test_bad_input_as_a_process(name, tmp_path):
 def test_target_kl_stops_between_epochs(name, tmp_path):
     """At an unreachable target every epoch runs; at a tiny one the second is the last."""
     flags = "--num-envs 2 --num-steps 16 --num-minibatches 2 --total-timesteps 32".split()
-    flags += ["--learning-rate", "0.01", "--no-anneal-lr"]
+    flags += "--learning-rate 0.01 --no-anneal-lr --update-epochs 4".split()
     for target, epochs in (("1e9", 4), ("1e-9", None), ("None", 4)):
         run = run_main(name, *flags, "--target-kl", target, runs_dir=tmp_path)
         if epochs is None:
@@ -158,14 +204,39 @@ def test_target_kl_stops_between_epochs(name, tmp_path):
             assert len(run.losses) == epochs
 
 
-@pytest.mark.slow
+OTHERS = [  # by flags alone: other actions, other lengths, several environments
+    ("atari", ["--env-id", "Pong-v5"]),
+    ("continuous", ["--env-id", "Hopper-v4"]),
+    ("continuous", ["--env-id", "Walker2d-v5"]),
+    ("continuous", ["--env-id", "Pendulum-v1", "--num-envs", 8]),
+]
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_another_game(name, tmp_path):
-    """Pong has 6 actions and no lives: the flag alone changes the game."""
-    done = run_script(PPO / f"{name}.py", *TINY, "--env-id", "Pong-v5", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    assert run_dir.name.startswith(f"Pong-v5__{name}__1__")
+def test_other_environments(name, tmp_path):
+    for i, (kind, flags) in enumerate(OTHERS):
+        if kind in name:
+            run = run_main(
+                name, *TINY, *flags, "--total-timesteps", 128, runs_dir=tmp_path / str(i)
+            )
+            assert run.global_step == 128 and all(map(np.isfinite, run.metrics[:7]))
+            (run_dir,) = (tmp_path / str(i)).iterdir()
+            assert run_dir.name.startswith(f"{flags[1]}__{name}__1__")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_checkpoint(name, tmp_path):
+    """The last weights, in a file of tensors and plain values, make the same network again."""
+    run = run_main(name, *TINY, runs_dir=tmp_path)
+    (run_dir,) = tmp_path.iterdir()
+    checkpoint = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    agent = load(name).Agent(spaces(name))
+    agent.load_state_dict(checkpoint["agent"])
+    for trained, loaded in zip(run.agent.parameters(), agent.parameters(), strict=True):
+        assert torch.equal(trained, loaded)
+    assert checkpoint["args"]["env_id"] == run.args.env_id and checkpoint["global_step"] == 48
+    if "continuous" in name:
+        assert checkpoint["normalizer"]["obs_mean"].tolist() == run.normalizer.obs.mean.tolist()
 
 
 @pytest.mark.slow

@@ -1,0 +1,626 @@
+"""Proximal Policy Optimization (PPO) on MuJoCo and other continuous actions: one of a pair.
+
+    python ppo/ppo_continuous_action.py                                                # eager
+    python ppo/ppo_continuous_action_torchcompile.py --compile                         # made fast
+    diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_torchcompile.py     # how
+
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
+CleanRL's ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
+Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
+Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
+Gymnasium resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the
+action is ignored, and row t is no transition. Such rows have valid[t] = 0 and weigh nothing.
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.14",
+#   "gymnasium[mujoco]>=1.2",
+#   "numpy>=2",
+#   "tyro",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import os
+import time
+
+START_TIME = time.perf_counter()  # before the slow imports: start-up seconds count them
+
+import difflib
+import json
+import math
+import platform
+import random
+import sys
+from collections import deque
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import NoReturn
+
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+from torch.distributions.normal import Normal
+from torch.utils.tensorboard import SummaryWriter
+
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.backends.cudnn.allow_tf32 = True
+gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
+
+LIBRARIES = ("torch", "tensordict", "gymnasium", "mujoco", "numpy")
+LOSSES = (
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "old_approx_kl",
+    "approx_kl",
+    "clipfrac",
+    "grad_norm",
+)
+
+
+@dataclass
+class Args:
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")
+    """name of the run, part of its folder's name"""
+    seed: int = 1
+    """seed of the environments, the network and the sampling, 0 or more"""
+    torch_deterministic: bool = True
+    """cuDNN picks deterministic kernels; --no-torch-deterministic lets it pick faster ones"""
+    cuda: bool = True
+    """use the GPU if there is one; --no-cuda keeps everything on the CPU"""
+    track: bool = False
+    """send the metrics to Weights & Biases as well"""
+    wandb_project_name: str = "ppo"
+    """project on Weights & Biases; read with --track"""
+    wandb_entity: str | None = None
+    """team on Weights & Biases; None is your own account; read with --track"""
+    runs_dir: str = "runs"
+    """folder that gets a folder for this run"""
+
+    env_id: str = "HalfCheetah-v4"
+    """an environment of Gymnasium's with bounded continuous actions"""
+    total_timesteps: int = 1_000_000
+    """environment steps in all, rounded down to whole rollouts"""
+    learning_rate: float = 3e-4
+    """Adam's step size, above 0"""
+    num_envs: int = 1
+    """N, environments side by side"""
+    num_steps: int = 2048
+    """T, steps of each environment in a rollout"""
+    anneal_lr: bool = True
+    """let the learning rate fall linearly to 0; --no-anneal-lr keeps it constant"""
+    gamma: float = 0.99
+    """discount of a step, 0 to 1"""
+    gae_lambda: float = 0.95
+    """decay of the advantage estimator, 0 (one-step) to 1 (Monte Carlo)"""
+    num_minibatches: int = 32
+    """gradient steps in an epoch; divides num_envs * num_steps"""
+    update_epochs: int = 10
+    """passes over a rollout's rows"""
+    norm_adv: bool = True
+    """normalise the advantages of each minibatch; --no-norm-adv leaves them"""
+    clip_coef: float = 0.2
+    """the probability ratio is clipped to 1 ± this; inf switches clipping off"""
+    clip_vloss: bool = True
+    """clip the change of the value by clip_coef too; --no-clip-vloss: plain squared error"""
+    ent_coef: float = 0.0
+    """weight of the entropy bonus; 0 switches it off"""
+    vf_coef: float = 0.5
+    """weight of the value loss"""
+    max_grad_norm: float = 0.5
+    """gradients are scaled down to this Euclidean norm; inf switches it off"""
+    target_kl: float | None = None
+    """end an update after the epoch whose mean approx_kl exceeds this; None never does"""
+    cleanrl_semantics: bool = False
+    """train on reset rows and take time limits as terminal, as CleanRL does: for comparison only"""
+    measure_burnin: int = 3
+    """iterations left out of the steps per second"""
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+
+def fail(name: str, value: object, hint: str) -> NoReturn:
+    """Ends a run that cannot start: one line on stderr, naming the flag, and exit status 2."""
+    print(f"error: --{name.replace('_', '-')} {value}: {hint}", file=sys.stderr)
+    sys.exit(2)
+
+
+def check_args(args: Args) -> None:
+    """Fails on the first value that is out of range."""
+    for name, in_range, hint in (
+        ("seed", 0 <= args.seed < 2**32, "give a whole number from 0 to 4294967295"),
+        ("total_timesteps", args.total_timesteps >= 1, "give 1 or more"),
+        ("learning_rate", 0 < args.learning_rate < math.inf, "give a finite number above 0"),
+        ("num_envs", args.num_envs >= 1, "give 1 or more"),
+        ("num_steps", args.num_steps >= 1, "give 1 or more"),
+        ("gamma", 0 <= args.gamma <= 1, "give a number from 0 to 1"),
+        ("gae_lambda", 0 <= args.gae_lambda <= 1, "give a number from 0 to 1"),
+        ("num_minibatches", args.num_minibatches >= 1, "give 1 or more"),
+        ("update_epochs", args.update_epochs >= 1, "give 1 or more"),
+        ("clip_coef", args.clip_coef > 0, "give a number above 0 (inf: no clipping)"),
+        ("ent_coef", 0 <= args.ent_coef < math.inf, "give 0 or a finite number above"),
+        ("vf_coef", 0 <= args.vf_coef < math.inf, "give 0 or a finite number above"),
+        ("max_grad_norm", args.max_grad_norm > 0, "give a number above 0 (inf: no clipping)"),
+        ("target_kl", (args.target_kl or 0) > 0 or args.target_kl is None, "give None, or above 0"),
+        ("measure_burnin", args.measure_burnin >= 0, "give 0 or more"),
+    ):
+        if not in_range:
+            fail(name, getattr(args, name), hint)
+    rows = f"{args.num_envs} envs x {args.num_steps} steps = {args.batch_size} rows"
+    if args.batch_size % args.num_minibatches:
+        fail("num_minibatches", args.num_minibatches, f"give a divisor of {rows}")
+    if args.minibatch_size < 2:
+        fail("num_minibatches", args.num_minibatches, f"leave 2 rows or more to each, of {rows}")
+    if args.num_iterations < 1:
+        fail("total_timesteps", args.total_timesteps, f"give at least one rollout, {rows}")
+    if args.track and find_spec("wandb") is None:
+        fail("track", True, "needs wandb: pip install wandb, or leave the flag out")
+    if args.track and os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
+        import wandb
+
+        if not wandb.login(prompt=False):
+            fail("track", True, "needs a key: wandb login, or WANDB_API_KEY, or WANDB_MODE=offline")
+
+
+def make_envs(args: Args) -> gym.vector.VectorEnv:
+    """N environments of Gymnasium's: obs (N, D), dictionaries flattened; actions (N, A) float32."""
+
+    def make_env():
+        env = gym.make(args.env_id, disable_env_checker=True)
+        if isinstance(env.observation_space, gym.spaces.Dict):
+            env = gym.wrappers.FlattenObservation(env)
+        return env
+
+    try:
+        envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs)
+    except gym.error.UnregisteredEnv:
+        near = ", ".join(difflib.get_close_matches(args.env_id, gym.registry, n=3, cutoff=0.0))
+        fail("env_id", args.env_id, f"not in Gymnasium; the nearest are {near}")
+    except (gym.error.Error, ImportError) as error:
+        fail("env_id", args.env_id, f"Gymnasium cannot make it: {' '.join(str(error).split())}")
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    if not isinstance(action_space, gym.spaces.Box):
+        fail("env_id", args.env_id, f"give one with continuous actions, not {action_space}")
+    if not action_space.is_bounded():
+        fail("env_id", args.env_id, f"give one with bounded actions, not {action_space}")
+    if not isinstance(obs_space, gym.spaces.Box) or len(obs_space.shape) != 1:
+        fail("env_id", args.env_id, f"give one that observes a vector of numbers, not {obs_space}")
+    return envs
+
+
+class EpisodeStatistics:
+    """Return and length of each finished episode, with the rewards as they were before scaling."""
+
+    def __init__(self, num_envs: int):
+        self.returns = np.zeros(num_envs)  # (N,)
+        self.lengths = np.zeros(num_envs, dtype=np.int64)  # (N,)
+        self.dones = np.zeros(num_envs, dtype=bool)  # (N,), of the observation that was acted on
+
+    def step(self, reward, terminated, truncated) -> list[tuple[float, int]]:
+        """From what `envs.step` returned, (N,) each: (return, length) of episodes that ended."""
+        valid = ~self.dones
+        self.dones = terminated | truncated
+        self.returns += reward * valid
+        self.lengths += valid
+        ended = (terminated | truncated) & valid
+        episodes = [(float(self.returns[i]), int(self.lengths[i])) for i in np.flatnonzero(ended)]
+        self.returns[ended] = self.lengths[ended] = 0
+        return episodes
+
+
+class RunningMeanVar:
+    """Mean and variance of all rows so far, batch by batch (Chan, Golub and LeVeque 1979)."""
+
+    def __init__(self, shape):
+        self.mean, self.var, self.count = np.zeros(shape), np.ones(shape), 1e-4
+
+    def update(self, x):
+        """Takes in x, (rows, ...) float."""
+        n, total = len(x), self.count + len(x)
+        mean = x.sum(0) / n
+        var = np.square(x - mean).sum(0) / n
+        delta = mean - self.mean
+        between = np.square(delta) * (self.count * n / total)
+        self.mean = self.mean + delta * (n / total)
+        self.var = (self.var * self.count + var * n + between) / total
+        self.count = total
+
+
+class Normalizer:
+    """Scales observations and rewards by running statistics, as Gymnasium's vector wrappers do.
+
+    Observations get mean 0 and variance 1. Rewards are divided by the standard deviation of their
+    discounted sum, which keeps its reset rows out. Both are clipped to ±10.
+    """
+
+    def __init__(self, num_envs: int, obs_shape: tuple[int, ...], gamma: float):
+        self.obs, self.returns, self.gamma = RunningMeanVar(obs_shape), RunningMeanVar(()), gamma
+        self.discounted = np.zeros(num_envs)  # (N,) sums of discounted rewards
+        self.dones = np.zeros(num_envs, dtype=bool)  # (N,), of the observation that was acted on
+
+    def observation(self, obs):
+        """(N, D) -> (N, D) float32."""
+        self.obs.update(obs)
+        scaled = (obs - self.obs.mean) / np.sqrt(self.obs.var + 1e-8)
+        return np.minimum(np.maximum(scaled, -10.0), 10.0).astype(np.float32)
+
+    def reward(self, reward, terminated, truncated):
+        """(N,) each -> (N,) float64."""
+        active = ~self.dones
+        self.dones = terminated | truncated
+        discounted = self.discounted * self.gamma * ~terminated + reward
+        self.discounted = np.where(active, discounted, self.discounted)
+        if active.any():
+            self.returns.update(self.discounted[active])
+        scaled = reward / np.sqrt(self.returns.var + 1e-8)
+        return np.minimum(np.maximum(scaled, -10.0), 10.0)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What evaluation needs: obs_mean and obs_var (D,), return_var (), float64."""
+        state = {"obs_mean": self.obs.mean, "obs_var": self.obs.var, "return_var": self.returns.var}
+        return {key: torch.as_tensor(value) for key, value in state.items()}
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """Two 64-64 tanh networks: obs (M, D) -> mean (M, A), std (1, A), value (M,), float32."""
+
+    def __init__(self, envs, device=None):
+        super().__init__()
+        obs_size, action_size = (
+            envs.single_observation_space.shape[0],
+            envs.single_action_space.shape[0],
+        )
+        self.critic = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 1, device=device), std=1.0),
+        )
+        self.actor_mean = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, action_size, device=device), std=0.01),
+        )
+        self.actor_logstd = nn.Parameter(torch.zeros(1, action_size, device=device))
+
+    def forward(self, obs):
+        return self.actor_mean(obs), self.actor_logstd.exp(), self.critic(obs).squeeze(-1)
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid, float of the same shape, is 1; 0 where there is none."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
+
+    rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
+    A truncated episode bootstraps from its last observation, whose value is values[t + 1].
+    Returns advantages, (T, N) float64; those of reset rows mean nothing.
+    """
+    advantages = torch.zeros_like(values)
+    for t in reversed(range(len(values) - 1)):
+        delta = rewards[t] + gamma * values[t + 1] * (1 - terminations[t + 1]) - values[t]
+        advantages[t] = delta + gamma * gae_lambda * (1 - dones[t + 1]) * advantages[t + 1]
+    return advantages[:-1]
+
+
+def explained_variance(values, returns, valid):
+    """1 - Var[returns - values] / Var[returns] over the valid rows, (); nan at constant returns."""
+    residual = returns - values
+    var_residual = masked_mean((residual - masked_mean(residual, valid)).square(), valid)
+    var_returns = masked_mean((returns - masked_mean(returns, valid)).square(), valid)
+    return torch.where(var_returns > 0, 1 - var_residual / var_returns, torch.nan)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over the valid rows of a minibatch.
+
+    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
+    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
+    """
+    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    v_loss = (newvalue - returns).square()
+    if args.clip_vloss:
+        v_clipped = values + (newvalue - values).clamp(-args.clip_coef, args.clip_coef)
+        v_loss = torch.max(v_loss, (v_clipped - returns).square())
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+@torch.no_grad()
+def act(agent, storage, noise, step):
+    """Samples the actions of row `step` from the policy and fills that row of the storage.
+
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Normal(0, 1); step: 0 to T.
+    Returns the actions, (N, A) float32: mean + std * noise is a sample of Normal(mean, std).
+    """
+    mean, std, value = agent(storage["obs"][step])  # (N, A), (1, A), (N,)
+    probs = Normal(mean, std, validate_args=False)
+    action = mean + std * noise[step]
+    storage["actions"][step] = action
+    storage["logprobs"][step] = probs.log_prob(action).sum(-1)
+    storage["values"][step] = value
+    return action
+
+
+def compute_gradients(agent, args, mb):
+    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+
+    mb: fields (M, ...) of the storage. Returns LOSSES, (7,) float32.
+    """
+    mean, std, newvalue = agent(mb["obs"])  # (M, A), (1, A), (M,)
+    probs = Normal(mean, std.expand_as(mean), validate_args=False)
+    newlogprob, entropy = probs.log_prob(mb["actions"]).sum(-1), probs.entropy().sum(-1)
+    loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    loss.backward()
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def update(gradients, optimizer, batch, b_inds):
+    """One epoch: a gradient step on each minibatch.
+
+    gradients: compute_gradients with agent and args bound; batch: fields (B, ...) of the storage;
+    b_inds: (B / M, M) int64, the rows of each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    """
+    losses = []
+    for mb_inds in b_inds:
+        mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
+        optimizer.zero_grad()
+        losses.append(gradients(mb))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+def cpu_model() -> str:
+    """Name of the processor, as Linux gives it."""
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def clock(device) -> float:
+    """Seconds, read after the device has finished what was asked of it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args)
+    check_args(args)
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    mode = "eager"
+    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
+
+    random.seed(args.seed)
+    np.random.seed(args.seed)
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    envs = make_envs(args)
+    agent = Agent(envs, device=device)
+    optimizer = optim.Adam(
+        agent.parameters(),
+        eps=1e-5,
+        fused=True,
+        lr=args.learning_rate,
+    )
+
+    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
+    T, N = args.num_steps, args.num_envs
+    seeds = np.random.SeedSequence(args.seed).generate_state(N).tolist()
+    next_obs, _ = envs.reset(seed=seeds)  # (N, D)
+    action_space = envs.single_action_space
+    normalizer = Normalizer(N, envs.single_observation_space.shape, args.gamma)
+    storage = {
+        "obs": torch.zeros((T + 1, *next_obs.shape), device=device),
+        "actions": torch.zeros((T + 1, N, *action_space.shape), device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+    }
+    batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}  # (B, ...) views
+    obs = storage["obs"]  # (T + 1, N, D)
+    obs[T] = torch.from_numpy(normalizer.observation(next_obs))
+    noise = torch.zeros((T + 1, N, *action_space.shape), device=device)
+    # what acting does not need stays on the host until the rollout ends
+    host = np.zeros((3, T + 1, N))
+    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
+
+    # executables, with what stays the same from call to call bound
+    act = partial(act, agent, storage, noise)
+    gradients = partial(compute_gradients, agent, args)
+    update = partial(update, gradients, optimizer, batch)
+
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
+    run_dir = os.path.join(args.runs_dir, run_name)
+    try:
+        os.makedirs(run_dir)
+    except OSError as error:
+        fail("runs_dir", args.runs_dir, f"give a folder that can be written ({error.strerror})")
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            sync_tensorboard=True,
+            config=asdict(args),
+            name=run_name,
+            dir=run_dir,
+            save_code=True,
+        )
+    writer = SummaryWriter(run_dir)
+    rows = [f"|{key}|{value}|" for key, value in asdict(args).items()]
+    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *rows]))
+
+    statistics = EpisodeStatistics(N)
+    episodes, recent_returns = 0, deque(maxlen=100)
+    global_step = burnin_step = 0
+    sps = startup_s = None
+    phase_s = np.zeros(4)  # seconds in each phase, after burn-in
+    burnin_time = clock(device)
+    progress = tqdm(total=args.num_iterations * args.batch_size, unit="step", unit_scale=True)
+    for iteration in range(1, args.num_iterations + 1):
+        # Rollout
+        rollout_start = clock(device)
+        obs[0] = obs[T]
+        host[:, 0] = host[:, T]
+        noise.normal_()
+        for step in range(T):
+            action = act(step).cpu().numpy()  # (N, A); sync: the simulator waits
+            clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
+            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
+            done = terminated | truncated
+            obs[step + 1] = torch.from_numpy(normalizer.observation(next_obs))
+            host_rewards[step] = normalizer.reward(reward, terminated, truncated)
+            host_dones[step + 1] = done
+            host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
+            global_step += N
+            ended = statistics.step(reward, terminated, truncated)
+            for episodic_return, episodic_length in ended:
+                episodes += 1
+                recent_returns.append(episodic_return)
+                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        act(T)  # for values[T] alone
+
+        # Advantages
+        rollout_end = clock(device)
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
+        values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
+        advantages = compute_gae(
+            rewards, dones, terminations, values, args.gamma, args.gae_lambda
+        )  # (T, N)
+        storage["advantages"][:T] = advantages
+        storage["returns"][:T] = advantages + values[:T]
+        storage["valid"][:T] = 1.0 if args.cleanrl_semantics else 1 - dones[:T]
+
+        # Update
+        advantages_end = clock(device)
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        optimizer.param_groups[0]["lr"] = lrnow
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(args.batch_size, device=device).view(args.num_minibatches, -1)
+            losses.append(update(b_inds))  # (B / M, 7)
+            if args.target_kl is not None:
+                approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+                if approx_kl > args.target_kl:  # sync: whether to go on is decided here
+                    break
+        explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
+        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)])  # (8,)
+        metrics = metrics.tolist()  # sync: the one read of the update
+
+        # Log
+        update_end = clock(device)
+        for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        if iteration > args.measure_burnin:
+            sps = (global_step - burnin_step) / (update_end - burnin_time)
+            writer.add_scalar("charts/SPS", sps, global_step)
+        if recent_returns:
+            progress.set_postfix_str(f"mean return {np.mean(recent_returns):.1f}", refresh=False)
+        progress.update(args.batch_size)
+        log_end = clock(device)
+        phase_s += np.diff([rollout_start, rollout_end, advantages_end, update_end, log_end])
+        if iteration == 1:
+            startup_s = log_end - START_TIME
+        if iteration <= args.measure_burnin:
+            burnin_step, burnin_time, phase_s[:] = global_step, log_end, 0
+
+    progress.close()
+    envs.close()
+    writer.close()
+    checkpoint = {
+        "args": asdict(args),
+        "global_step": global_step,
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "normalizer": normalizer.state_dict(),
+    }
+    torch.save(checkpoint, os.path.join(run_dir, "checkpoint.pt"))
+    mean_return = float(np.mean(recent_returns)) if recent_returns else None
+    phases = ("rollout", "advantages", "update", "log")
+    summary = {
+        "script": args.exp_name,
+        "args": asdict(args),
+        "seed": args.seed,
+        "device": device.type,
+        "mode": mode,
+        "global_step": global_step,
+        "sps": sps,
+        "startup_s": startup_s,
+        "phase_s": dict(zip(phases, phase_s.tolist(), strict=True)),
+        "mean_return": mean_return,
+        "episodes": episodes,
+        "versions": {name: version(name) for name in LIBRARIES if name in sys.modules},
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+    }
+    with open(os.path.join(run_dir, "summary.json"), "w") as file:
+        json.dump(summary, file, indent=2)
+    speed = f"{sps:.0f} steps/s" if sps else "too short a run for a speed"
+    score = (
+        f", mean return of the last {len(recent_returns)}: {mean_return:.2f}" if episodes else ""
+    )
+    print(f"{run_dir}: {speed}; {episodes} episodes{score}")

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,11 +31,16 @@ def load(name):
     return importlib.import_module(name)
 
 
-def run_main(name, *flags, runs_dir):
-    """Runs a script's main in this process and returns its variables."""
+def run_main(name, *flags, runs_dir, edit=None):
+    """Runs a script's main in this process, its text edited on request; returns its variables."""
+    path = PPO / f"{name}.py"
     argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
     try:
-        return SimpleNamespace(**runpy.run_path(str(PPO / f"{name}.py"), run_name="__main__"))
+        with tempfile.TemporaryDirectory() as folder:
+            if edit is not None:
+                text, path = edit(path.read_text()), Path(folder) / path.name
+                path.write_text(text)
+            return SimpleNamespace(**runpy.run_path(str(path), run_name="__main__"))
     finally:
         sys.argv = argv
 

@@ -180,6 +180,7 @@ def test_track_without_package_or_key(name, tmp_path, capfd, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bad_input_as_a_process(name, tmp_path):
     """Exit status, one line and no traceback, as a shell sees them; tyro reports the rest."""
@@ -190,6 +191,7 @@ def test_bad_input_as_a_process(name, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_target_kl_stops_between_epochs(name, tmp_path):
     """At an unreachable target every epoch runs; at a tiny one the second is the last."""
@@ -212,6 +214,7 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_other_environments(name, tmp_path):
     for i, (kind, flags) in enumerate(OTHERS):

@@ -57,7 +57,6 @@ from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
-torch.backends.cudnn.allow_tf32 = True
 
 LIBRARIES = ("torch", "tensordict", "envpool", "gymnasium", "numpy")
 LOSSES = (
@@ -294,7 +293,9 @@ def explained_variance(values, returns, valid):
 
 
 def ppo_loss(newlogprob, entropy, newvalue, mb, args):
-    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over the valid rows of a minibatch.
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows.
+
+    The value is clipped as OpenAI Baselines' ppo2 does.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
     rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
@@ -332,13 +333,13 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 def act(agent, storage, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: 0 to T.
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
-    obs, race = storage["obs"][step], noise[step]  # (N, 4, 84, 84), (N, A)
+    obs, exponential = storage["obs"][step], noise[step]  # (N, 4, 84, 84), (N, A)
     logits, value = agent(obs)  # (N, A), (N,)
     probs = Categorical(logits=logits, validate_args=False)
-    action = (probs.probs / race).argmax(-1)
+    action = (probs.probs / exponential).argmax(-1)
     storage["actions"][step] = action
     storage["logprobs"][step] = probs.log_prob(action)
     storage["values"][step] = value
@@ -435,7 +436,7 @@ if __name__ == "__main__":
     update = partial(update, gradients, optimizer, batch)
 
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
-    run_dir = os.path.join(args.runs_dir, run_name)
+    run_dir = os.path.join(args.runs_dir, run_name.replace("/", "_"))
     try:
         os.makedirs(run_dir)
     except OSError as error:
@@ -453,8 +454,8 @@ if __name__ == "__main__":
             save_code=True,
         )
     writer = SummaryWriter(run_dir)
-    rows = [f"|{key}|{value}|" for key, value in asdict(args).items()]
-    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *rows]))
+    table = [f"|{key}|{value}|" for key, value in asdict(args).items()]
+    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *table]))
 
     statistics = EpisodeStatistics(N)
     episodes, recent_returns = 0, deque(maxlen=100)
@@ -472,9 +473,9 @@ if __name__ == "__main__":
         for step in range(T):
             action = act(step).cpu().numpy()  # (N,); sync: the simulator waits
             next_obs, reward, terminated, truncated, info = envs.step(action)
-            terminated |= info["terminated"] > 0  # game over at the time limit: truncated alone
+            terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
             done = terminated | truncated
-            obs[step + 1] = torch.from_numpy(next_obs)
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
             host_rewards[step] = reward
             host_dones[step + 1] = done
             host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
@@ -513,7 +514,7 @@ if __name__ == "__main__":
                     break
         explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
         metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)])  # (8,)
-        metrics = metrics.tolist()  # sync: the one read of the update
+        metrics = metrics.tolist()  # sync: the losses are read once
 
         # Log
         update_end = clock(device)
@@ -531,7 +532,8 @@ if __name__ == "__main__":
         if iteration == 1:
             startup_s = log_end - START_TIME
         if iteration <= args.measure_burnin:
-            burnin_step, burnin_time, phase_s[:] = global_step, log_end, 0
+            burnin_step, burnin_time = global_step, log_end
+            phase_s[:] = 0
 
     progress.close()
     envs.close()

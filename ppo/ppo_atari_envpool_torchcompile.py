@@ -16,7 +16,7 @@ is ignored, and row t is no transition. Such rows have valid[t] = 0 and weigh no
 # requires-python = ">=3.11"
 # dependencies = [
 #   "torch>=2.11,<2.14",
-#   # fast: CUDA graphs, and a storage that is indexed as a whole
+#   # fast: CUDA graphs, and the storage
 #   "tensordict>=0.15",
 #   "envpool>=1.2.5",
 #   "gymnasium>=1.2",
@@ -61,15 +61,14 @@ import torch
 import torch.nn as nn
 import torch.optim as optim
 
-# fast: one launch replays a whole CUDA graph, one index gathers all fields of the storage
+# fast: CudaGraphModule captures a call and replays it; TensorDict holds the rollout
 from tensordict import TensorDict, from_module
 from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
-torch.backends.cudnn.allow_tf32 = True
-# fast: loss, backward and clipping become one compiled graph; without it the graph breaks in three
+# fast: loss, backward and clipping compile to one graph; without it the graph breaks at backward
 if hasattr(torch._dynamo.config, "trace_autograd_ops"):
     torch._dynamo.config.trace_autograd_ops = True
 
@@ -142,7 +141,7 @@ class Args:
     """train on reset rows and take time limits as terminal, as CleanRL does: for comparison only"""
     measure_burnin: int = 3
     """iterations left out of the steps per second"""
-    # fast: each has an off-switch, so that its gain can be measured
+    # fast: what can be switched, so that its gain can be measured
     compile: bool = False
     """compile acting and the gradients with torch.compile: the first iteration takes longer"""
     cudagraphs: bool = False
@@ -302,7 +301,7 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     Returns advantages, (T, N) float64; those of reset rows mean nothing.
     """
     # fast: advantages[t] = delta[t] + decay[t] * advantages[t + 1] as a scan (Hillis and Steele,
-    # doi:10.1145/7902.7903): log2(T) vector steps, where the loop launches about 12 T kernels
+    # doi:10.1145/7902.7903): about 5 log2(T) operations, where the loop takes about 10 T small ones
     advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
     decay = gamma * gae_lambda * (1 - dones[1:])
     span = 1  # rows already summed into each advantage
@@ -322,7 +321,9 @@ def explained_variance(values, returns, valid):
 
 
 def ppo_loss(newlogprob, entropy, newvalue, mb, args):
-    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over the valid rows of a minibatch.
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows.
+
+    The value is clipped as OpenAI Baselines' ppo2 does.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
     rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
@@ -360,14 +361,15 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 def act(agent, storage, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: 0 to T.
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
-    # fast: step is a (1,) tensor, and one graph serves all rows; an int would need a graph for each
-    obs, race = storage["obs"][step][0], noise[step][0]  # (N, 4, 84, 84), (N, A)
+    # fast: step is a (1,) tensor, an input of the one graph for all rows; an int cannot change once
+    # it is captured
+    obs, exponential = storage["obs"][step][0], noise[step][0]  # (N, 4, 84, 84), (N, A)
     logits, value = agent(obs)  # (N, A), (N,)
     probs = Categorical(logits=logits, validate_args=False)
-    action = (probs.probs / race).argmax(-1)
+    action = (probs.probs / exponential).argmax(-1)
     storage["actions"][step] = action
     storage["logprobs"][step] = probs.log_prob(action)
     storage["values"][step] = value
@@ -440,19 +442,19 @@ if __name__ == "__main__":
 
     envs = make_envs(args)
     agent = Agent(envs, device=device)
-    # fast: convolutions compute in NHWC; from NCHW each one reorders its data first, a tenth slower
+    # fast: convolutions in NHWC; in NCHW an update on 2 CPU cores takes a tenth longer
     if args.compile and args.channels_last:
         agent.to(memory_format=torch.channels_last)
-    # fast: acts on the same memory through parameters that never get a .grad, so that no step of
-    # training invalidates the graph of acting; on 2 CPU cores leaving it out costs nothing
+    # fast: a second agent acts, with the same memory and no .grad: its graph depends on nothing that
+    # training attaches to a parameter; on 2 CPU cores leaving it out costs nothing
     agent_inference = Agent(envs, device="meta")  # draws no random numbers
     from_module(agent).data.to_module(agent_inference)
     optimizer = optim.Adam(
         agent.parameters(),
         eps=1e-5,
         fused=True,
-        # fast: a graph reads a tensor anew at each replay; a float would be frozen into it, and so
-        # would Adam's step counts, which capturable keeps on the device
+        # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
+        # capturable Adam's step raises when it is captured
         lr=torch.tensor(args.learning_rate, device=device),
         capturable=device.type == "cuda",
     )
@@ -469,7 +471,8 @@ if __name__ == "__main__":
         "returns": torch.zeros((T + 1, N), device=device),
         "valid": torch.zeros((T + 1, N), device=device),
     }
-    # fast: the fields are preallocated on the device, where graphs find them at the same address
+    # fast: one flatten makes views of all fields, at the addresses that a graph captures; no faster
+    # than the dictionary
     storage = TensorDict(storage, batch_size=(T + 1, N))
     batch = storage[:T].flatten()  # (B,) views
     obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
@@ -486,14 +489,14 @@ if __name__ == "__main__":
     act = partial(act, agent_inference, storage, noise)
     gradients = partial(compute_gradients, agent, args)
     update = partial(update, gradients, optimizer, batch)
-    # fast: one launch for a step, one for an epoch, instead of hundreds; the third call captures,
-    # after two real ones that compile and allocate
+    # fast: one launch replays a step or an epoch, instead of hundreds; the first two calls compile
+    # and allocate, the third captures; all are real updates
     if cudagraphs:
         act, update = CudaGraphModule(act, warmup=3), CudaGraphModule(update, warmup=3)
     steps = torch.arange(T + 1, device=device).split(1)  # T + 1 tensors, (1,) each
 
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
-    run_dir = os.path.join(args.runs_dir, run_name)
+    run_dir = os.path.join(args.runs_dir, run_name.replace("/", "_"))
     try:
         os.makedirs(run_dir)
     except OSError as error:
@@ -511,8 +514,8 @@ if __name__ == "__main__":
             save_code=True,
         )
     writer = SummaryWriter(run_dir)
-    rows = [f"|{key}|{value}|" for key, value in asdict(args).items()]
-    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *rows]))
+    table = [f"|{key}|{value}|" for key, value in asdict(args).items()]
+    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *table]))
 
     statistics = EpisodeStatistics(N)
     episodes, recent_returns = 0, deque(maxlen=100)
@@ -528,12 +531,12 @@ if __name__ == "__main__":
         host[:, 0] = host[:, T]
         noise.exponential_()
         for step in range(T):
-            # fast: the graph's index as a tensor
+            # fast: a tensor, as the graph wants it
             action = act(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
             next_obs, reward, terminated, truncated, info = envs.step(action)
-            terminated |= info["terminated"] > 0  # game over at the time limit: truncated alone
+            terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
             done = terminated | truncated
-            obs[step + 1] = torch.from_numpy(next_obs)
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
             host_rewards[step] = reward
             host_dones[step + 1] = done
             host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
@@ -544,7 +547,7 @@ if __name__ == "__main__":
                 recent_returns.append(episodic_return)
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        # fast: the graph's index as a tensor
+        # fast: a tensor, as the graph wants it
         act(steps[T])  # for values[T] alone
 
         # Advantages
@@ -574,7 +577,7 @@ if __name__ == "__main__":
                     break
         explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
         metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)])  # (8,)
-        metrics = metrics.tolist()  # sync: the one read of the update
+        metrics = metrics.tolist()  # sync: the losses are read once
 
         # Log
         update_end = clock(device)
@@ -592,7 +595,8 @@ if __name__ == "__main__":
         if iteration == 1:
             startup_s = log_end - START_TIME
         if iteration <= args.measure_burnin:
-            burnin_step, burnin_time, phase_s[:] = global_step, log_end, 0
+            burnin_step, burnin_time = global_step, log_end
+            phase_s[:] = 0
 
     progress.close()
     envs.close()

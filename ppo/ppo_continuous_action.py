@@ -55,7 +55,7 @@ from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
-torch.backends.cudnn.allow_tf32 = True
+torch.set_num_threads(1)  # networks this small gain nothing from a second one
 gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
 
 LIBRARIES = ("torch", "tensordict", "gymnasium", "mujoco", "numpy")
@@ -346,7 +346,9 @@ def explained_variance(values, returns, valid):
 
 
 def ppo_loss(newlogprob, entropy, newvalue, mb, args):
-    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over the valid rows of a minibatch.
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows.
+
+    The value is clipped as OpenAI Baselines' ppo2 does.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
     rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
@@ -384,7 +386,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 def act(agent, storage, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Normal(0, 1); step: 0 to T.
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Normal(0, 1); step: a row's index.
     Returns the actions, (N, A) float32: mean + std * noise is a sample of Normal(mean, std).
     """
     mean, std, value = agent(storage["obs"][step])  # (N, A), (1, A), (N,)
@@ -489,7 +491,7 @@ if __name__ == "__main__":
     update = partial(update, gradients, optimizer, batch)
 
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
-    run_dir = os.path.join(args.runs_dir, run_name)
+    run_dir = os.path.join(args.runs_dir, run_name.replace("/", "_"))
     try:
         os.makedirs(run_dir)
     except OSError as error:
@@ -507,8 +509,8 @@ if __name__ == "__main__":
             save_code=True,
         )
     writer = SummaryWriter(run_dir)
-    rows = [f"|{key}|{value}|" for key, value in asdict(args).items()]
-    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *rows]))
+    table = [f"|{key}|{value}|" for key, value in asdict(args).items()]
+    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *table]))
 
     statistics = EpisodeStatistics(N)
     episodes, recent_returns = 0, deque(maxlen=100)
@@ -567,7 +569,7 @@ if __name__ == "__main__":
                     break
         explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
         metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)])  # (8,)
-        metrics = metrics.tolist()  # sync: the one read of the update
+        metrics = metrics.tolist()  # sync: the losses are read once
 
         # Log
         update_end = clock(device)
@@ -585,7 +587,8 @@ if __name__ == "__main__":
         if iteration == 1:
             startup_s = log_end - START_TIME
         if iteration <= args.measure_burnin:
-            burnin_step, burnin_time, phase_s[:] = global_step, log_end, 0
+            burnin_step, burnin_time = global_step, log_end
+            phase_s[:] = 0
 
     progress.close()
     envs.close()

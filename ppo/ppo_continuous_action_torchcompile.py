@@ -16,7 +16,7 @@ action is ignored, and row t is no transition. Such rows have valid[t] = 0 and w
 # requires-python = ">=3.11"
 # dependencies = [
 #   "torch>=2.11,<2.14",
-#   # fast: CUDA graphs, and a storage that is indexed as a whole
+#   # fast: CUDA graphs, and the storage
 #   "tensordict>=0.15",
 #   "gymnasium[mujoco]>=1.2",
 #   "numpy>=2",
@@ -54,15 +54,15 @@ import torch
 import torch.nn as nn
 import torch.optim as optim
 
-# fast: one launch replays a whole CUDA graph, one index gathers all fields of the storage
+# fast: CudaGraphModule captures a call and replays it; TensorDict holds the rollout
 from tensordict import TensorDict
 from tensordict.nn import CudaGraphModule
 from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
-torch.backends.cudnn.allow_tf32 = True
-# fast: loss, backward and clipping become one compiled graph; without it the graph breaks in three
+torch.set_num_threads(1)  # networks this small gain nothing from a second one
+# fast: loss, backward and clipping compile to one graph; without it the graph breaks at backward
 if hasattr(torch._dynamo.config, "trace_autograd_ops"):
     torch._dynamo.config.trace_autograd_ops = True
 gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
@@ -136,7 +136,7 @@ class Args:
     """train on reset rows and take time limits as terminal, as CleanRL does: for comparison only"""
     measure_burnin: int = 3
     """iterations left out of the steps per second"""
-    # fast: each has an off-switch, so that its gain can be measured
+    # fast: what can be switched, so that its gain can be measured
     compile: bool = False
     """compile the gradients with torch.compile; the first iteration takes longer"""
     cudagraphs: bool = False
@@ -347,7 +347,7 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     Returns advantages, (T, N) float64; those of reset rows mean nothing.
     """
     # fast: advantages[t] = delta[t] + decay[t] * advantages[t + 1] as a scan (Hillis and Steele,
-    # doi:10.1145/7902.7903): log2(T) vector steps, where the loop launches about 12 T kernels
+    # doi:10.1145/7902.7903): about 5 log2(T) operations, where the loop takes about 10 T small ones
     advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
     decay = gamma * gae_lambda * (1 - dones[1:])
     span = 1  # rows already summed into each advantage
@@ -367,7 +367,9 @@ def explained_variance(values, returns, valid):
 
 
 def ppo_loss(newlogprob, entropy, newvalue, mb, args):
-    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over the valid rows of a minibatch.
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows.
+
+    The value is clipped as OpenAI Baselines' ppo2 does.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
     rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
@@ -405,7 +407,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 def act(agent, storage, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Normal(0, 1); step: 0 to T.
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Normal(0, 1); step: a row's index.
     Returns the actions, (N, A) float32: mean + std * noise is a sample of Normal(mean, std).
     """
     mean, std, value = agent(storage["obs"][step])  # (N, A), (1, A), (N,)
@@ -488,8 +490,8 @@ if __name__ == "__main__":
         agent.parameters(),
         eps=1e-5,
         fused=True,
-        # fast: a graph reads a tensor anew at each replay; a float would be frozen into it, and so
-        # would Adam's step counts, which capturable keeps on the device
+        # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
+        # capturable Adam's step raises when it is captured
         lr=torch.tensor(args.learning_rate, device=device),
         capturable=device.type == "cuda",
     )
@@ -509,7 +511,8 @@ if __name__ == "__main__":
         "returns": torch.zeros((T + 1, N), device=device),
         "valid": torch.zeros((T + 1, N), device=device),
     }
-    # fast: the fields are preallocated on the device, where graphs find them at the same address
+    # fast: one flatten makes views of all fields, at the addresses that a graph captures; no faster
+    # than the dictionary
     storage = TensorDict(storage, batch_size=(T + 1, N))
     batch = storage[:T].flatten()  # (B,) views
     obs = storage["obs"]  # (T + 1, N, D)
@@ -527,8 +530,8 @@ if __name__ == "__main__":
     act = partial(act, agent, storage, noise)
     gradients = partial(compute_gradients, agent, args)
     update = partial(update, gradients, optimizer, batch)
-    # fast: one launch for an epoch instead of thousands; the third call captures, after two real
-    # ones that compile and allocate
+    # fast: one launch replays an epoch, instead of thousands; the first two calls compile and
+    # allocate, the third captures; all are real updates
     if cudagraphs:
         update = CudaGraphModule(update, warmup=3)
     actions = storage["actions"]  # (T + 1, N, A)
@@ -543,7 +546,7 @@ if __name__ == "__main__":
             return actions[step]
 
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
-    run_dir = os.path.join(args.runs_dir, run_name)
+    run_dir = os.path.join(args.runs_dir, run_name.replace("/", "_"))
     try:
         os.makedirs(run_dir)
     except OSError as error:
@@ -561,8 +564,8 @@ if __name__ == "__main__":
             save_code=True,
         )
     writer = SummaryWriter(run_dir)
-    rows = [f"|{key}|{value}|" for key, value in asdict(args).items()]
-    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *rows]))
+    table = [f"|{key}|{value}|" for key, value in asdict(args).items()]
+    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *table]))
 
     statistics = EpisodeStatistics(N)
     episodes, recent_returns = 0, deque(maxlen=100)
@@ -630,7 +633,7 @@ if __name__ == "__main__":
                     break
         explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
         metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)])  # (8,)
-        metrics = metrics.tolist()  # sync: the one read of the update
+        metrics = metrics.tolist()  # sync: the losses are read once
 
         # Log
         update_end = clock(device)
@@ -648,7 +651,8 @@ if __name__ == "__main__":
         if iteration == 1:
             startup_s = log_end - START_TIME
         if iteration <= args.measure_burnin:
-            burnin_step, burnin_time, phase_s[:] = global_step, log_end, 0
+            burnin_step, burnin_time = global_step, log_end
+            phase_s[:] = 0
 
     progress.close()
     envs.close()

@@ -11,7 +11,7 @@ from helpers import PPO, ROOT, SCRIPTS, load
 README = (ROOT / "README.md").read_text()
 RUN_SH = (ROOT / "run.sh").read_text()
 # flags of run.sh and of the tools that README names, not of a script
-OTHER_FLAGS = {"--help", "--tb", "--logdir"}
+OTHER_FLAGS = {"--help", "--logdir", "--flag", "--no-flag", "--capture-video"}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -445,7 +445,7 @@ if __name__ == "__main__":
     # fast: convolutions in NHWC; in NCHW an update on 2 CPU cores takes a tenth longer
     if args.compile and args.channels_last:
         agent.to(memory_format=torch.channels_last)
-    # fast: a second agent acts, with the same memory and no .grad: its graph depends on nothing that
+    # fast: a second agent acts, on the same memory without .grad: its graph depends on nothing that
     # training attaches to a parameter; on 2 CPU cores leaving it out costs nothing
     agent_inference = Agent(envs, device="meta")  # draws no random numbers
     from_module(agent).data.to_module(agent_inference)

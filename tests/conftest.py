@@ -1,4 +1,4 @@
-"""OpenMP's threads sleep while they wait: on a shared machine, spinning ones slow each other down."""
+"""Waiting OpenMP threads sleep: on a shared machine, spinning ones slow each other down."""
 
 import os
 

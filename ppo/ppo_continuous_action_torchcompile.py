@@ -484,7 +484,7 @@ if __name__ == "__main__":
     envs = make_envs(args)
     agent = Agent(envs, device=device)
     # fast: a second agent acts, on the CPU wherever the first one learns, with weights loaded for
-    # each rollout; left out, each step on a GPU waits for copies to and fro and a dozen kernels
+    # each rollout; left out, each step on a GPU waits for copies both ways and a dozen kernels
     agent_inference = Agent(envs, device="meta").to_empty(device="cpu")  # draws no random numbers
     optimizer = optim.Adam(
         agent.parameters(),

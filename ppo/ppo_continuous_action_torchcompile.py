@@ -523,7 +523,8 @@ if __name__ == "__main__":
     host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
 
     # executables, with what stays the same from call to call bound
-    # fast: loss, backward and clipping as one graph of fused kernels; else about 300 small ones
+    # fast: loss, backward and clipping as one graph of fused kernels; else each of their hundreds of
+    # operations is a call of its own
     if args.compile:
         compute_gradients = torch.compile(compute_gradients)
     evaluate = partial(act, agent, storage, noise, slice(None) if acts_in_numpy else T)

@@ -237,7 +237,7 @@ def make_envs(args: Args) -> gym.vector.VectorEnv:
 
 
 class EpisodeStatistics:
-    """Return and length of each finished game, with the rewards as they were before clipping."""
+    """Return and length of each finished game, an episode of all lives, with unclipped rewards."""
 
     def __init__(self, num_envs: int):
         self.returns = np.zeros(num_envs)  # (N,)
@@ -245,7 +245,7 @@ class EpisodeStatistics:
         self.dones = np.zeros(num_envs, dtype=bool)  # (N,), of the observation that was acted on
 
     def step(self, reward, terminated, truncated, info) -> list[tuple[float, int]]:
-        """From what `envs.step` returned, (N,) each: (return, length) of the games that ended."""
+        """From what `envs.step` returned, (N,) each: (return, length) of episodes that ended."""
         valid = ~self.dones
         self.dones = terminated | truncated
         self.returns += info.get("reward", reward) * valid
@@ -253,9 +253,9 @@ class EpisodeStatistics:
         # a lost life sets terminated, the end of the game sets info["terminated"]
         game_over = info["terminated"] > 0 if "lives" in info else terminated
         ended = (game_over | truncated) & valid
-        games = [(float(self.returns[i]), int(self.lengths[i])) for i in np.flatnonzero(ended)]
+        episodes = [(float(self.returns[i]), int(self.lengths[i])) for i in np.flatnonzero(ended)]
         self.returns[ended] = self.lengths[ended] = 0
-        return games
+        return episodes
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -541,8 +541,8 @@ if __name__ == "__main__":
             host_dones[step + 1] = done
             host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
             global_step += N
-            games = statistics.step(reward, terminated, truncated, info)
-            for episodic_return, episodic_length in games:
+            ended = statistics.step(reward, terminated, truncated, info)
+            for episodic_return, episodic_length in ended:
                 episodes += 1
                 recent_returns.append(episodic_return)
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
@@ -633,4 +633,4 @@ if __name__ == "__main__":
     score = (
         f", mean return of the last {len(recent_returns)}: {mean_return:.2f}" if episodes else ""
     )
-    print(f"{run_dir}: {speed}; {episodes} games{score}")
+    print(f"{run_dir}: {speed}; {episodes} episodes{score}")

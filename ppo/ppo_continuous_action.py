@@ -294,10 +294,8 @@ class Agent(nn.Module):
 
     def __init__(self, envs, device=None):
         super().__init__()
-        obs_size, action_size = (
-            envs.single_observation_space.shape[0],
-            envs.single_action_space.shape[0],
-        )
+        (obs_size,) = envs.single_observation_space.shape
+        (action_size,) = envs.single_action_space.shape
         self.critic = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64, device=device)),
             nn.Tanh(),

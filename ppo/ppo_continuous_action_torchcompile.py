@@ -310,10 +310,8 @@ class Agent(nn.Module):
 
     def __init__(self, envs, device=None):
         super().__init__()
-        obs_size, action_size = (
-            envs.single_observation_space.shape[0],
-            envs.single_action_space.shape[0],
-        )
+        (obs_size,) = envs.single_observation_space.shape
+        (action_size,) = envs.single_action_space.shape
         self.critic = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64, device=device)),
             nn.Tanh(),
@@ -523,8 +521,8 @@ if __name__ == "__main__":
     host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
 
     # executables, with what stays the same from call to call bound
-    # fast: loss, backward and clipping as one graph of fused kernels; else each of their hundreds of
-    # operations is a call of its own
+    # fast: loss, backward and clipping as one graph of fused kernels; else each of their hundreds
+    # of operations is a call of its own
     if args.compile:
         compute_gradients = torch.compile(compute_gradients)
     evaluate = partial(act, agent, storage, noise, slice(None) if acts_in_numpy else T)

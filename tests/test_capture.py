@@ -6,9 +6,10 @@ data raises. With one: the replayed graphs against the same calls made eagerly.
 
 import copy
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
-from helpers import FAST, load, random_storage, spaces
+from helpers import FAST, TINY, load, random_storage, run_main, spaces
 
 import torch
 from tensordict import TensorDict, from_module
@@ -92,21 +93,16 @@ def test_the_checks_can_fail():
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_storage_and_weights_are_shared(name):
-    """What graphs read keeps its address: batch is a view, the second agent the first's memory."""
-    module = load(name)
-    storage = TensorDict(random_storage(name, T, N)[0], batch_size=(T + 1, N))
-    batch = storage[:T].flatten()
-    for key in storage.keys():
-        assert batch[key].data_ptr() == storage[key].data_ptr()
-    agent = module.Agent(spaces(name))
+def test_storage_and_weights_are_shared(name, tmp_path):
+    """What graphs read keeps its address: batch is a view, on Atari both agents are one memory."""
+    run = run_main(name, *TINY, runs_dir=tmp_path)
+    for key in run.storage.keys():
+        assert run.batch[key].data_ptr() == run.storage[key].data_ptr()
     if "atari" in name:
-        agent.to(memory_format=torch.channels_last)
-    agent_inference = module.Agent(spaces(name), device="meta")
-    from_module(agent).data.to_module(agent_inference)
-    for trained, used in zip(agent.parameters(), agent_inference.parameters(), strict=True):
-        assert trained is not used and trained.data_ptr() == used.data_ptr()
-        assert trained.stride() == used.stride()
+        pairs = zip(run.agent.parameters(), run.agent_inference.parameters(), strict=True)
+        for trained, used in pairs:
+            assert trained is not used and used.grad is None
+            assert trained.data_ptr() == used.data_ptr() and torch.equal(trained, used)
 
 
 @pytest.mark.gpu
@@ -125,8 +121,8 @@ def test_replay_equals_eager(name, compiled):
         noise = random_noise(name, N, cuda)
         used = module
         if graphed and compiled:
-            used = copy.copy(module)
-            used.compute_gradients = torch.compile(module.compute_gradients)
+            compiled_gradients = torch.compile(module.compute_gradients)
+            used = SimpleNamespace(**{**vars(module), "compute_gradients": compiled_gradients})
         agent, optimizer, _, update = executables(name, used, storage, noise, cuda)
         if graphed:
             update = CudaGraphModule(update, warmup=3)

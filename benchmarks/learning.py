@@ -1,0 +1,189 @@
+"""What the scripts learn: variants x environments x seeds, and how far siblings are apart.
+
+    python benchmarks/learning.py                           # the continuous pair, 1M steps, 3 seeds
+    python benchmarks/learning.py --env-ids Pong-v5 --seeds 1 --total-timesteps 2000000 \\
+        --variants ppo_atari_envpool_torchcompile:compile
+    python benchmarks/learning.py --summary                 # what the records say, and no run
+
+A run that has a record is not run again. Each adds a line to results/learning.jsonl: all of its
+summary.json, the command, the commit, and its curve, `curve`, a list of at most 200 points
+(environment steps, seconds since the start of the process, mean return of the games that ended
+since the last point). With --until STEPS a run that is to take --total-timesteps is ended there by
+SIGTERM: its schedule is that of the whole run.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from records import RESULTS, Failure, append, commit, now, python, read, run_process, shown
+from records import split_variant, warn
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tqdm import tqdm
+
+POINTS = 200  # of a curve, at most
+CLEANRL = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
+# mean and standard deviation over 3 seeds: CleanRL's ppo_continuous_action at 1M steps, and its
+# ppo_atari_envpool and ppo_atari (Pong) at 10M
+PUBLISHED = {
+    "HalfCheetah-v4": (1442.64, 46.03, 1_000_000, CLEANRL),
+    "Walker2d-v4": (2287.95, 571.78, 1_000_000, CLEANRL),
+    "Hopper-v4": (2382.86, 271.74, 1_000_000, CLEANRL),
+    "Breakout-v5": (211.24, 151.84, 10_000_000, CLEANRL),
+    "Pong-v5": (20.45, 0.09, 10_000_000, CLEANRL),
+}
+
+
+def key(record: dict) -> tuple:
+    """What makes two runs the same run."""
+    return tuple(record[k] for k in ("variant", "env_id", "seed", "total_timesteps", "until"))
+
+
+def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:
+    """Points (steps, seconds, mean return) from a run's TensorBoard events."""
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    if "charts/episodic_return" not in events.Tags()["scalars"]:
+        return []
+    episodes = events.Scalars("charts/episodic_return")
+    width = total_timesteps / POINTS
+    points = []
+    for _, ended in itertools.groupby(episodes, lambda e: int((e.step - 1) // width)):
+        ended = list(ended)
+        points.append(
+            [
+                ended[-1].step,
+                round(ended[-1].wall_time - start, 1),
+                round(float(np.mean([e.value for e in ended])), 3),
+            ]
+        )
+    return points
+
+
+def reached(run_dir: Path) -> int:
+    """The last step that a run has written to its curves."""
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    tag = "charts/learning_rate"
+    return events.Scalars(tag)[-1].step if tag in events.Tags()["scalars"] else 0
+
+
+def learn(job: dict, path: Path) -> None:
+    """Runs one job to its end and appends its record."""
+    name, flags = split_variant(job["variant"])
+    flags += ["--env-id", job["env_id"], "--seed", job["seed"]]
+    flags += ["--total-timesteps", job["total_timesteps"]]
+    with tempfile.TemporaryDirectory() as runs_dir:
+        looked = [0.0]
+
+        def tick(process):
+            """Ends the run when it has got to --until; looks every ten seconds."""
+            if job["until"] is None or time.time() - looked[0] < 10:
+                return False
+            looked[0] = time.time()
+            if not any(reached(folder) >= job["until"] for folder in Path(runs_dir).iterdir()):
+                return False
+            process.send_signal(signal.SIGTERM)
+            return True
+
+        start = time.time()
+        script = f"ppo/{name}.py"
+        run_process(python(script, *flags, "--runs-dir", runs_dir), tick=tick)
+        (run_dir,) = Path(runs_dir).iterdir()
+        summary = json.loads((run_dir / "summary.json").read_text())
+        points = curve(run_dir, start, job["total_timesteps"])
+    command = shown(script, *flags)
+    measured = {"date": now(), "commit": commit(), "command": command, "curve": points}
+    append(path, {**job, **summary, **measured, "seconds": round(time.time() - start, 1)})
+
+
+def bootstrap(a: list[float], b: list[float], n: int = 10_000) -> tuple[float, float]:
+    """95% interval of mean(b) - mean(a), each resampled with replacement n times."""
+    rng = np.random.default_rng(0)
+    a_means = rng.choice(a, (n, len(a))).mean(1)
+    b_means = rng.choice(b, (n, len(b))).mean(1)
+    low, high = np.percentile(b_means - a_means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def summarise(records: list[dict]) -> list[str]:
+    """Lines: a mean over seeds for each variant, and each sibling pair's difference."""
+    lines = []
+    groups = {}
+    for r in records:
+        if r["mean_return"] is not None:
+            group = (r["env_id"], r["total_timesteps"], r["until"])
+            groups.setdefault(group, {}).setdefault(r["variant"], {})[r["seed"]] = r["mean_return"]
+    for (env_id, total, until), variants in groups.items():
+        steps = total if until is None else until
+        mean, std, published_steps, source = PUBLISHED.get(env_id, (None,) * 4)
+        known = f"; published {mean} ± {std} at {published_steps:,} ({source})" if mean else ""
+        lines.append(f"{env_id}, {steps:,} steps{known}")
+        for variant, returns in variants.items():
+            values = list(returns.values())
+            spread = f" ± {np.std(values):.1f}" if len(values) > 1 else ""
+            seeds = ", ".join(f"{seed}: {value:.1f}" for seed, value in sorted(returns.items()))
+            lines.append(f"  {variant}: {np.mean(values):.1f}{spread} (seeds {seeds})")
+        for eager, fast in itertools.permutations(variants, 2):
+            a, b = list(variants[eager].values()), list(variants[fast].values())
+            if fast.split(":")[0] == f"{eager}_torchcompile" and min(len(a), len(b)) > 1:
+                low, high = bootstrap(a, b)
+                verdict = "no more than" if low <= 0 <= high else "by more than"
+                lines.append(
+                    f"  fast - eager: {np.mean(b) - np.mean(a):+.1f}, 95% bootstrap interval "
+                    f"{low:+.1f} to {high:+.1f}: they differ {verdict} the seeds do"
+                )
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    pair = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
+    add("--variants", nargs="+", default=pair, help="NAME or NAME:flag+flag")
+    add("--env-ids", nargs="+", default=["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"])
+    add("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    add("--total-timesteps", type=int, default=1_000_000)
+    add("--until", type=int, help="end each run there; its schedule is that of all its steps")
+    add("--jobs", type=int, help="runs at once; a core each, or 1 if a variant is Atari's")
+    add("--results", type=Path, default=RESULTS, help="folder of the records")
+    add("--summary", action="store_true", help="print what the records say, and run nothing")
+    args = parser.parse_args()
+    path = args.results / "learning.jsonl"
+    done, failed = {key(r) for r in read(path)}, 0
+    jobs = []
+    for seed, env_id, variant in itertools.product(args.seeds, args.env_ids, args.variants):
+        try:
+            split_variant(variant)
+        except Failure as failure:
+            if (seed, env_id) == (args.seeds[0], args.env_ids[0]):
+                warn(f"{variant}: {failure}")
+                failed += 1
+            continue
+        job = {"variant": variant, "env_id": env_id, "seed": seed}
+        job |= {"total_timesteps": args.total_timesteps, "until": args.until}
+        if key(job) not in done and not args.summary:
+            jobs.append(job)
+    cores = len(os.sched_getaffinity(0))
+    at_once = args.jobs or (1 if any("atari" in job["variant"] for job in jobs) else cores)
+    with ThreadPoolExecutor(at_once) as pool, tqdm(total=len(jobs), unit="run") as progress:
+        futures = {pool.submit(learn, job, path): job for job in jobs}
+        for future, job in futures.items():
+            try:
+                future.result()
+            except Failure as failure:
+                warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: {failure}")
+                failed += 1
+            progress.update()
+    print("\n".join(summarise(read(path))))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

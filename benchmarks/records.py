@@ -1,0 +1,127 @@
+"""What the benchmarks share: variants of the scripts, processes that are timed, records of them.
+
+A variant is a script with a mode, written NAME, NAME:compile or NAME:compile+no-channels-last: the
+words after the colon are the script's flags. A record is one JSON object on a line of its own.
+"""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+SCRIPTS = sorted(
+    path.stem for path in (ROOT / "ppo").glob("*.py") if "class Args" in path.read_text()
+)
+
+
+class Failure(Exception):
+    """A run that left no result, in one line."""
+
+
+def warn(message: str) -> None:
+    """One line on stderr, under a progress bar too."""
+    print(f"\r{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
+
+
+def append(path: Path, record: dict) -> None:
+    """Adds a line to a file of records; a broken last line stays, and stays the only broken one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        file.seek(0, 2)
+        start = b""
+        if file.tell():
+            file.seek(-1, 2)
+            start = b"" if file.read(1) == b"\n" else b"\n"
+        file.write(start + json.dumps(record).encode() + b"\n")  # one write, at the end
+
+
+def read(path: Path) -> list[dict]:
+    """The records of a file, [] if there is none; a line that is no record is named and left out."""
+    records = []
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError
+            records.append(record)
+        except ValueError:
+            warn(f"{path.name}, line {number}, is no record (a run that was killed?): left out")
+    return records
+
+
+def split_variant(variant: str) -> tuple[str, list[str]]:
+    """'NAME:compile+no-cuda' -> ('NAME', ['--compile', '--no-cuda']); Failure if there is none."""
+    name, _, mode = variant.partition(":")
+    if name not in SCRIPTS:
+        raise Failure(f"no script '{name}'; there are {', '.join(SCRIPTS)}")
+    text = (ROOT / "ppo" / f"{name}.py").read_text()
+    switches = re.findall(r"^    (\w+): bool = ", text, re.MULTILINE)
+    known = {word.replace("_", "-") for word in switches}
+    flags = mode.split("+") if mode else []
+    for flag in flags:
+        if flag not in known and not (flag.startswith("no-") and flag[3:] in known):
+            raise Failure(f"'{name}' has no mode '{flag}'; it has {', '.join(sorted(known))}")
+    return name, [f"--{flag}" for flag in flags]
+
+
+def commit() -> str:
+    """The commit that is checked out, with '+' if a tracked file differs from it."""
+
+    def git(*words):
+        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "ppo", "benchmarks/*.py")
+    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")
+
+
+def now() -> str:
+    """UTC to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def run_process(command: list[str], env: dict | None = None, tick=None) -> str:
+    """The standard output of a command that ended well; else Failure with its last line.
+
+    tick(process) is called each second or so, and may end the process by a signal.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        try:
+            process = subprocess.Popen(command, stdout=out, stderr=err, env=env)
+        except OSError as error:
+            raise Failure(f"{command[0]}: {error.strerror}") from None
+        stopped = False
+        try:
+            while True:
+                try:
+                    status = process.wait(1)
+                    break
+                except subprocess.TimeoutExpired:
+                    stopped = stopped or bool(tick and tick(process))
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        out.seek(0)
+        err.seek(0)
+        if status and not (stopped and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
+            lines = (err.read().strip() or out.read().strip() or "no output").splitlines()
+            raise Failure(f"status {status}: {lines[-1][-300:]}")
+        return out.read()
+
+
+def python(script: str, *flags) -> list[str]:
+    """The command that runs a script of this repository with this interpreter."""
+    return [sys.executable, str(ROOT / script), *map(str, flags)]
+
+
+def shown(script: str, *flags) -> str:
+    """The same command as a person would type it at the repository's root."""
+    return shlex.join(["python", script, *map(str, flags)])

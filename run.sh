@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The front door: sets up .venv when it is missing or out of date, then trains or tests.
+# The front door: sets up .venv when it is missing or out of date, then trains, tests or measures.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$root/.venv
 stamp=$venv/.complete # names what is installed; written last, so a broken set-up has none
-requirements=("$root"/requirements/{requirements,requirements-dev,constraints}.txt)
+requirements=("$root"/requirements/{requirements{,-dev,-bench},constraints}.txt)
 
 usage() {
   cat <<'TEXT'
@@ -15,6 +15,7 @@ PPO in PyTorch, in pairs: a script to be read and its fast sibling.
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py
   ./run.sh NAME --help      the flags of that script
   ./run.sh test [ARGS]      lint, then pytest with ARGS; -m "not slow" for the quick tests
+  ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
   ./run.sh --help           this text
 
   ./run.sh --total-timesteps 50000
@@ -58,14 +59,15 @@ set_up() {
   rm -f "$stamp"
   "$python" -m venv --clear "$venv" || die "'$python -m venv' failed; on Debian: apt install python3-venv"
   "$venv/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check \
-    -r "${requirements[0]}" -r "${requirements[1]}" -c "${requirements[2]}" >&2 ||
+    -r "${requirements[0]}" -r "${requirements[1]}" -r "${requirements[2]}" \
+    -c "${requirements[3]}" >&2 ||
     die "the set-up failed (see above); the next call starts it again"
   fingerprint >"$stamp.new" && mv "$stamp.new" "$stamp"
 }
 
 case ${1:-} in
   -h | --help | help) usage; exit 0 ;;
-  test) task=test; shift ;;
+  test | bench) task=$1; shift ;;
   "" | -*) task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;
   *)
     task=$(basename "$1" .py)
@@ -85,13 +87,16 @@ if [ "$task" = test ]; then
   cd "$root"
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
-  "$venv/bin/codespell" ppo tests requirements README.md pyproject.toml run.sh
+  "$venv/bin/codespell" ppo benchmarks tests requirements README.md pyproject.toml run.sh
   exec "$venv/bin/python" -m pytest "$@"
 fi
-case " $* " in
-  *" --compile "*)
+case "$task $* " in
+  bench* | *" --compile "*)
     command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null ||
       die "--compile needs a C++ compiler; on Debian: apt install g++"
     ;;
 esac
+if [ "$task" = bench ]; then
+  exec "$venv/bin/python" "$root/benchmarks/throughput.py" --quick "$@"
+fi
 exec "$venv/bin/python" "$root/ppo/$task.py" "$@"

@@ -24,22 +24,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from records import RESULTS, Failure, append, commit, now, python, read, run_process, shown
-from records import split_variant, warn
+from records import (
+    RESULTS,
+    Failure,
+    append,
+    commit,
+    now,
+    python,
+    read,
+    run_process,
+    shown,
+    split_variant,
+    warn,
+)
+from report import learning_table
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 POINTS = 200  # of a curve, at most
-CLEANRL = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
-# mean and standard deviation over 3 seeds: CleanRL's ppo_continuous_action at 1M steps, and its
-# ppo_atari_envpool and ppo_atari (Pong) at 10M
-PUBLISHED = {
-    "HalfCheetah-v4": (1442.64, 46.03, 1_000_000, CLEANRL),
-    "Walker2d-v4": (2287.95, 571.78, 1_000_000, CLEANRL),
-    "Hopper-v4": (2382.86, 271.74, 1_000_000, CLEANRL),
-    "Breakout-v5": (211.24, 151.84, 10_000_000, CLEANRL),
-    "Pong-v5": (20.45, 0.09, 10_000_000, CLEANRL),
-}
 
 
 def key(record: dict) -> tuple:
@@ -103,45 +105,6 @@ def learn(job: dict, path: Path) -> None:
     append(path, {**job, **summary, **measured, "seconds": round(time.time() - start, 1)})
 
 
-def bootstrap(a: list[float], b: list[float], n: int = 10_000) -> tuple[float, float]:
-    """95% interval of mean(b) - mean(a), each resampled with replacement n times."""
-    rng = np.random.default_rng(0)
-    a_means = rng.choice(a, (n, len(a))).mean(1)
-    b_means = rng.choice(b, (n, len(b))).mean(1)
-    low, high = np.percentile(b_means - a_means, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def summarise(records: list[dict]) -> list[str]:
-    """Lines: a mean over seeds for each variant, and each sibling pair's difference."""
-    lines = []
-    groups = {}
-    for r in records:
-        if r["mean_return"] is not None:
-            group = (r["env_id"], r["total_timesteps"], r["until"])
-            groups.setdefault(group, {}).setdefault(r["variant"], {})[r["seed"]] = r["mean_return"]
-    for (env_id, total, until), variants in groups.items():
-        steps = total if until is None else until
-        mean, std, published_steps, source = PUBLISHED.get(env_id, (None,) * 4)
-        known = f"; published {mean} ± {std} at {published_steps:,} ({source})" if mean else ""
-        lines.append(f"{env_id}, {steps:,} steps{known}")
-        for variant, returns in variants.items():
-            values = list(returns.values())
-            spread = f" ± {np.std(values):.1f}" if len(values) > 1 else ""
-            seeds = ", ".join(f"{seed}: {value:.1f}" for seed, value in sorted(returns.items()))
-            lines.append(f"  {variant}: {np.mean(values):.1f}{spread} (seeds {seeds})")
-        for eager, fast in itertools.permutations(variants, 2):
-            a, b = list(variants[eager].values()), list(variants[fast].values())
-            if fast.split(":")[0] == f"{eager}_torchcompile" and min(len(a), len(b)) > 1:
-                low, high = bootstrap(a, b)
-                verdict = "no more than" if low <= 0 <= high else "by more than"
-                lines.append(
-                    f"  fast - eager: {np.mean(b) - np.mean(a):+.1f}, 95% bootstrap interval "
-                    f"{low:+.1f} to {high:+.1f}: they differ {verdict} the seeds do"
-                )
-    return lines
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
@@ -181,7 +144,7 @@ def main() -> int:
                 warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: {failure}")
                 failed += 1
             progress.update()
-    print("\n".join(summarise(read(path))))
+    print(learning_table(read(path)))
     return 1 if failed else 0
 
 

@@ -5,19 +5,33 @@ words after the colon are the script's flags. A record is one JSON object on a l
 """
 
 import json
+import os
+import platform
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from datetime import datetime, timezone
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 SCRIPTS = sorted(
     path.stem for path in (ROOT / "ppo").glob("*.py") if "class Args" in path.read_text()
+)
+
+LIBRARIES = (
+    "torch",
+    "tensordict",
+    "envpool",
+    "gymnasium",
+    "mujoco",
+    "numpy",
+    "stable_baselines3",
 )
 
 
@@ -43,7 +57,7 @@ def append(path: Path, record: dict) -> None:
 
 
 def read(path: Path) -> list[dict]:
-    """The records of a file, [] if there is none; a line that is no record is named and left out."""
+    """The records of a file, [] without one; a line that is no record is named and left out."""
     records = []
     for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         try:
@@ -71,6 +85,31 @@ def split_variant(variant: str) -> tuple[str, list[str]]:
     return name, [f"--{flag}" for flag in flags]
 
 
+def pair(variant: str) -> str:
+    """The eager script's name, by which a pair goes."""
+    return variant.partition(":")[0].removesuffix("_torchcompile")
+
+
+def default(name: str, field: str) -> int:
+    """The default of a whole number among a script's flags."""
+    text = (ROOT / "ppo" / f"{name}.py").read_text()
+    return int(re.search(rf"^    {field}: int = ([\d_]+)$", text, re.MULTILINE)[1])
+
+
+def machine() -> dict:
+    """What a figure depends on: processor, cores that this process may use, GPU, versions."""
+    import torch
+
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    versions = {name: version(name) for name in LIBRARIES if find_spec(name)}
+    return {
+        "cpu": names[0].strip() if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "versions": {"python": platform.python_version(), **versions},
+    }
+
+
 def commit() -> str:
     """The commit that is checked out, with '+' if a tracked file differs from it."""
 
@@ -84,7 +123,7 @@ def commit() -> str:
 
 def now() -> str:
     """UTC to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def run_process(command: list[str], env: dict | None = None, tick=None) -> str:

@@ -6,10 +6,15 @@ import re
 import subprocess
 
 import pytest
+import report
 from helpers import PPO, ROOT, SCRIPTS, load
 
 README = (ROOT / "README.md").read_text()
+BENCHMARKS = (ROOT / "benchmarks" / "README.md").read_text()
 RUN_SH = (ROOT / "run.sh").read_text()
+TEXTS = pytest.mark.parametrize(
+    "text", [README, BENCHMARKS, RUN_SH], ids=["README.md", "benchmarks/README.md", "run.sh"]
+)
 # flags of run.sh and of the tools that README names, not of a script
 OTHER_FLAGS = {"--help", "--logdir", "--flag", "--no-flag", "--capture-video"}
 
@@ -36,12 +41,14 @@ def test_every_flag_is_read_and_explained(name):
         assert isinstance(body[i + 1], ast.Expr), f"{field.name} has no text"
 
 
-@pytest.mark.parametrize("text", [README, RUN_SH], ids=["README.md", "run.sh"])
+@TEXTS
 def test_flags_exist(text):
     known = {
         "--" + f.name.replace("_", "-") for n in SCRIPTS for f in dataclasses.fields(load(n).Args)
     }
     known |= {flag.replace("--", "--no-", 1) for flag in known} | OTHER_FLAGS
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        known |= set(re.findall(r'(?:add|add_argument)\("(--[a-z-]+)"', path.read_text()))
     text = "\n".join(
         line for line in text.splitlines() if "pip install" not in line and " -m venv" not in line
     )
@@ -51,11 +58,11 @@ def test_flags_exist(text):
         assert flag in known, flag
 
 
-@pytest.mark.parametrize("text", [README, RUN_SH], ids=["README.md", "run.sh"])
+@TEXTS
 def test_paths_and_commands_exist(text):
     for path in set(re.findall(r"\b(?:ppo|tests|requirements|benchmarks)/[\w./-]*\w", text)):
         assert (ROOT / path).exists() or path == "ppo/NAME.py", path
-    for name in set(re.findall(r"\./run\.sh (\w+)", text)) - {"test", "NAME"}:
+    for name in set(re.findall(r"\./run\.sh (\w+)", text)) - {"test", "bench", "NAME"}:
         assert name in SCRIPTS, name
 
 
@@ -68,13 +75,18 @@ def test_readme_names_each_metric():
             assert f"`losses/{loss}`" in README, loss
 
 
+def test_tables_are_what_the_records_say():
+    for page, text in report.pages(report.RESULTS).items():
+        assert page.read_text() == text, f"{page.name}: run python benchmarks/report.py"
+
+
 def test_requirements_are_pinned():
     pinned = dict(
         line.split("==")
         for line in (ROOT / "requirements/constraints.txt").read_text().splitlines()
         if "==" in line
     )
-    for file in ("requirements.txt", "requirements-dev.txt"):
+    for file in ("requirements.txt", "requirements-dev.txt", "requirements-bench.txt"):
         for line in (ROOT / "requirements" / file).read_text().splitlines():
             name = re.match(r"[\w-]*", line).group()
             assert not name or name.replace("-", "_") in {k.replace("-", "_") for k in pinned}, name

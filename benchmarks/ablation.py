@@ -1,0 +1,91 @@
+"""What each optimisation buys: one taken away from the fast file, one added to the eager way.
+
+    python benchmarks/ablation.py --rounds 3                       # both pairs
+    python benchmarks/ablation.py --pairs ppo_continuous_action
+
+Everything is switched by the fast file's own flags, and by GOMP_SPINCOUNT, which its Atari script
+sets: 300000 is what OpenMP does when it is not set. Interleaved rounds as in throughput.py; each
+run adds a line to results/ablation.jsonl, with start-up seconds and the seconds in each phase.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from records import RESULTS, default, machine, read
+from report import ablation_table
+from throughput import ITERATIONS, Case, helper_case, run_rounds, variant_case
+
+ATARI, CONTINUOUS = "ppo_atari_envpool", "ppo_continuous_action"
+SPIN = {"GOMP_SPINCOUNT": "300000"}
+
+
+def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
+    """(group, label, variant, environment) of each case of a pair."""
+    eager, fast = name, f"{name}_torchcompile"
+    graphs = "+cudagraphs" if cuda else ""
+    full = f"{fast}:compile{graphs}"
+    off = f"{fast}:no-keep-memory" if name == ATARI else fast
+    cases = [("", "eager file", eager, {}), ("", "fast file, all on", full, {})]
+    if name == ATARI:
+        cases += [
+            ("off", "without channels-last", f"{full}+no-channels-last", {}),
+            ("off", "without kept memory", f"{full}+no-keep-memory", {}),
+            ("off", "without sleeping threads", full, SPIN),
+            ("on", "nothing but the file's other differences", off, SPIN),
+            ("on", "kept memory", fast, SPIN),
+            ("on", "sleeping threads", off, {}),
+            ("on", "compile", f"{off}+compile+no-channels-last", SPIN),
+            ("on", "compile with channels-last", f"{off}+compile", SPIN),
+        ]
+        if cuda:
+            cases += [("on", "CUDA graphs", f"{off}+cudagraphs", SPIN)]
+    else:
+        cases += [
+            ("off", "without acting in NumPy", f"{full}+no-numpy-acting", {}),
+            ("on", "nothing but the file's other differences", off, {}),
+            ("on", "compile", f"{fast}:compile+no-numpy-acting", {}),
+        ]
+        if cuda:
+            cases += [("on", "CUDA graphs", f"{fast}:cudagraphs+no-numpy-acting", {})]
+    if cuda:
+        cases += [
+            ("off", "without compile", f"{fast}:cudagraphs", {}),
+            ("off", "without CUDA graphs", f"{fast}:compile", {}),
+        ]
+    elif name == ATARI:
+        cases += [("off", "without compile and channels-last", fast, {})]
+    return cases
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--pairs", nargs="+", choices=[ATARI, CONTINUOUS], default=[ATARI, CONTINUOUS])
+    add("--rounds", type=int, default=3)
+    add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
+    add("--results", type=Path, default=RESULTS, help="folder of the records")
+    args = parser.parse_args()
+    if args.iterations < 4 or args.rounds < 1:
+        parser.error("give 4 iterations or more, 3 of them are burn-in, and 1 round or more")
+    cuda = machine()["gpu"] is not None
+    cases: list[Case] = []
+    for name in args.pairs:
+        num_envs = default(name, "num_envs")
+        common = (name, num_envs, args.iterations, None)
+        cases.append(helper_case("simulator", "benchmarks/simulator.py", *common))
+        for group, label, variant, env in cases_of(name, cuda):
+            extra = {"group": group, "label": label}
+            case = variant_case(variant, num_envs, args.iterations, env=env, extra=extra)
+            cases.append(case)
+    path = args.results / "ablation.jsonl"
+    session, failed = run_rounds(cases, args.rounds, path)
+    records = [r for r in read(path) if r.get("session") == session]
+    for name in args.pairs:
+        print(f"\n{name}\n\n{ablation_table([r for r in records if r['pair'] == name])}")
+    print(f"\nrecords: {path}, session {session}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,455 @@
+"""Tables and plots from the records alone: nothing in them is typed by hand.
+
+    python benchmarks/report.py             # writes the tables between their markers, and the plots
+    python benchmarks/report.py --check     # changes nothing; status 1 if a table is out of date
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->` in README.md and benchmarks/README.md.
+"""
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+from records import RESULTS, ROOT, read
+
+CLEANRL = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
+# mean and standard deviation over 3 seeds: CleanRL's ppo_continuous_action at 1M steps, and its
+# ppo_atari_envpool and ppo_atari (Pong) at 10M
+PUBLISHED = {
+    "HalfCheetah-v4": (1442.64, 46.03, 1_000_000, CLEANRL),
+    "Walker2d-v4": (2287.95, 571.78, 1_000_000, CLEANRL),
+    "Hopper-v4": (2382.86, 271.74, 1_000_000, CLEANRL),
+    "Breakout-v5": (211.24, 151.84, 10_000_000, CLEANRL),
+    "Pong-v5": (20.45, 0.09, 10_000_000, CLEANRL),
+}
+PHASES = ("rollout", "advantages", "update", "log")
+# Okabe and Ito's colours, told apart by colour-blind readers too
+ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+GREY = "#999999"
+
+
+def bootstrap(a: list[float], b: list[float], n: int = 10_000) -> tuple[float, float]:
+    """95% interval of mean(b) - mean(a), each resampled with replacement n times."""
+    rng = np.random.default_rng(0)
+    a_means = rng.choice(a, (n, len(a))).mean(1)
+    b_means = rng.choice(b, (n, len(b))).mean(1)
+    low, high = np.percentile(b_means - a_means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def published(env_id: str) -> str:
+    """What others got, with the source; empty if it is not known."""
+    if env_id not in PUBLISHED:
+        return ""
+    mean, std, steps, source = PUBLISHED[env_id]
+    return f"[{mean:,} ± {std:,} at {steps // 1_000_000}M]({source})"
+
+
+def groups(records: list[dict], *fields: str) -> dict[tuple, list[dict]]:
+    """Records by the values of these fields, in the order in which they first come."""
+    found: dict[tuple, list[dict]] = {}
+    for record in records:
+        found.setdefault(tuple(record.get(f) for f in fields), []).append(record)
+    return found
+
+
+def machine_key(record: dict) -> tuple:
+    """What makes two machines the same."""
+    return record["cpu"], record["cores"], record["gpu"]
+
+
+def label(variant: str) -> str:
+    """A variant as a person would type it."""
+    if variant in ("simulator", "sb3"):
+        return {"simulator": "simulator alone", "sb3": "Stable-Baselines3"}[variant]
+    name, _, mode = variant.partition(":")
+    if not name.startswith("ppo_"):
+        return name  # a peer's
+    return "`" + " ".join([name, *(f"--{flag}" for flag in mode.split("+") if flag)]) + "`"
+
+
+def median(records: list[dict], field: str = "sps") -> float:
+    return statistics.median(r[field] for r in records)
+
+
+def ratio(records: list[dict], base: list[dict]) -> float | None:
+    """Median over rounds of steps/s over the base's in the same round; None without one."""
+    base_sps = {r["round"]: r["sps"] for r in base}
+    ratios = [r["sps"] / base_sps[r["round"]] for r in records if r["round"] in base_sps]
+    return statistics.median(ratios) if ratios else None
+
+
+def figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def rows_of(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    rule = ["---", *["--:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def throughput_table(records: list[dict]) -> str:
+    """Of one session and one pair: steps/s of each case, with its share of the simulator."""
+    rows = []
+    for (num_envs,), same in groups(records, "num_envs").items():
+        cases = groups(same, "variant")
+        simulator, eager = cases.get(("simulator",), []), cases.get((same[0]["pair"],), [])
+        for (variant,), runs in cases.items():
+            sps = [r["sps"] for r in runs]
+            startup = median(runs, "startup_s") if runs[0].get("startup_s") else None
+            rows.append(
+                [
+                    label(variant),
+                    str(num_envs),
+                    f"{median(runs):,.0f}",
+                    f"{min(sps):,.0f} to {max(sps):,.0f}",
+                    figure(ratio(runs, simulator), ".2f"),
+                    "" if variant == "simulator" else figure(ratio(runs, eager), ".2f"),
+                    figure(startup, ".1f"),
+                ]
+            )
+    header = ["", "environments", "steps/s", "least to most", "of the simulator", "of eager"]
+    return rows_of([*header, "start-up, s"], rows)
+
+
+def ablation_table(records: list[dict]) -> str:
+    """Of one session and one pair: what each switch does to steps/s, start-up and the phases."""
+    cases = groups([r for r in records if r["variant"] != "simulator"], "group", "label")
+    eager, full = cases.get(("", "eager file"), []), cases.get(("", "fast file, all on"), [])
+    rows = []
+    for group, title in (("", None), ("off", "**one taken away**"), ("on", "**one added**")):
+        chosen = {key: runs for key, runs in cases.items() if key[0] == group}
+        if chosen and title:
+            rows.append([title] + [""] * (4 + len(PHASES)))
+        for (_, name), runs in chosen.items():
+            row = [name, f"{median(runs):,.0f}"]
+            row += [figure(ratio(runs, base), ".2f") for base in (eager, full)]
+            row += [f"{median(runs, 'startup_s'):.1f}"]
+            rows.append(row + [f"{phase_ms(runs, phase):.1f}" for phase in PHASES])
+    header = ["", "steps/s", "of eager", "of all on", "start-up, s"]
+    return rows_of(header + [f"{phase}, ms" for phase in PHASES], rows)
+
+
+def phase_ms(runs: list[dict], phase: str) -> float:
+    """Median milliseconds of a phase in one iteration, after burn-in."""
+
+    def one(run):
+        args = run["args"]
+        rollout = args["num_envs"] * args["num_steps"]
+        iterations = run["global_step"] // rollout - args["measure_burnin"]
+        return 1000 * run["phase_s"][phase] / iterations
+
+    return statistics.median(one(run) for run in runs)
+
+
+def caption(records: list[dict]) -> str:
+    """Machine, versions, date, commit and command of a session."""
+    r = records[0]
+    rounds = max((x.get("round", 0) for x in records), default=0)
+    versions = ", ".join(f"{name} {v}" for name, v in r["versions"].items())
+    parts = [
+        f"{r['gpu'] or 'No GPU'}; {r['cpu']}, {r['cores']} cores visible",
+        versions,
+        f"{r['session'][:10]}, commit {r['commit']}",
+        f"medians of {rounds} interleaved round{'s' * (rounds > 1)}",
+    ]
+    return f"*{'; '.join(parts)}:* `{r['session_command']}`"
+
+
+def sessions(records: list[dict], newest: bool) -> list[list[dict]]:
+    """Sessions of one pair each, the newest first; with `newest`, one for each machine and pair."""
+    found = list(groups(records, "session", "pair").values())[::-1]
+    found.sort(key=lambda s: s[0]["session"], reverse=True)
+    if not newest:
+        return found
+    first: dict[tuple, list[dict]] = {}
+    for session in found:
+        first.setdefault((machine_key(session[0]), session[0]["pair"]), session)
+    return sorted(first.values(), key=lambda s: s[0]["pair"])
+
+
+def session_blocks(records: list[dict], table, newest: bool) -> str:
+    blocks = []
+    for session in sessions(records, newest):
+        blocks.append(f"`{session[0]['pair']}`\n\n{table(session)}\n\n{caption(session)}")
+    return "\n\n".join(blocks) or "*No records yet.*"
+
+
+def runs_of(records: list[dict]) -> dict[tuple, dict[str, dict[int, dict]]]:
+    """Learning runs: {(env_id, total_timesteps, until): {variant: {seed: record}}}."""
+    found: dict[tuple, dict[str, dict[int, dict]]] = {}
+    for r in records:
+        if r["mean_return"] is not None:
+            group = (r["env_id"], r["total_timesteps"], r["until"])
+            found.setdefault(group, {}).setdefault(r["variant"], {})[r["seed"]] = r
+    return {group: dict(sorted(variants.items())) for group, variants in found.items()}
+
+
+def learning_table(records: list[dict]) -> str:
+    """Mean and standard deviation over seeds of the last 100 games' mean return."""
+    rows, notes = [], []
+    for (env_id, total, until), variants in runs_of(records).items():
+        steps = f"{total if until is None else until:,}"
+        if until is not None:
+            steps += f" of {total:,}"
+        known = published(env_id)
+        for variant, runs in variants.items():
+            returns = [r["mean_return"] for _, r in sorted(runs.items())]
+            spread = f" ± {np.std(returns, ddof=1):,.1f}" if len(returns) > 1 else ""
+            rows.append(
+                [
+                    env_id,
+                    steps,
+                    label(variant),
+                    f"{np.mean(returns):,.1f}{spread}",
+                    ", ".join(f"{value:,.1f}" for value in returns),
+                    known,
+                ]
+            )
+        notes += [f"- {env_id}: {note}." for note in pair_notes(variants)]
+    header = ["", "steps", "script", "return", "each seed", "CleanRL's"]
+    table = rows_of(header, rows)
+    return table + ("\n\n" + "\n".join(notes) if notes else "")
+
+
+def pair_notes(variants: dict[str, dict[int, dict]]) -> list[str]:
+    """Of siblings with 2 seeds or more each: do they differ by more than the seeds do?"""
+    notes = []
+    for eager in variants:
+        for fast in variants:
+            if fast.partition(":")[0] != f"{eager}_torchcompile":
+                continue
+            a, b = ([r["mean_return"] for r in variants[v].values()] for v in (eager, fast))
+            if min(len(a), len(b)) < 2:
+                continue
+            low, high = bootstrap(a, b)
+            more = "no more" if low <= 0 <= high else "more"
+            notes.append(
+                f"fast minus eager {np.mean(b) - np.mean(a):+,.1f}, 95% bootstrap interval "
+                f"{low:+,.1f} to {high:+,.1f}: the siblings differ by {more} than the seeds do"
+            )
+    return notes
+
+
+def learning_block(records: list[dict]) -> str:
+    if not runs_of(records):
+        return "*No records yet.*"
+    machines = "; ".join(
+        f"{gpu or 'no GPU'}, {cpu}, {cores} cores visible" for cpu, cores, gpu in
+        dict.fromkeys(machine_key(r) for r in records)
+    )  # fmt: skip
+    commits = ", ".join(dict.fromkeys(r["commit"] for r in records))
+    days = sorted({r["date"][:10] for r in records})
+    versions = records[-1]["versions"]
+    return (
+        f"{learning_table(records)}\n\n*Mean return of the last 100 games, ± standard deviation "
+        f"over seeds. {machines}; {', '.join(f'{n} {v}' for n, v in versions.items())}; "
+        f"{days[0]}{' to ' + days[-1] if len(days) > 1 else ''}, commit {commits}:* "
+        f"`python benchmarks/learning.py`"
+    )
+
+
+def tables(folder: Path, newest: bool) -> dict[str, str]:
+    """Each marker's text."""
+    throughput, ablation = read(folder / "throughput.jsonl"), read(folder / "ablation.jsonl")
+    return {
+        "throughput": session_blocks(throughput, throughput_table, newest),
+        "ablation": session_blocks(ablation, ablation_table, newest),
+        "learning": learning_block(read(folder / "learning.jsonl")),
+    }
+
+
+def filled(text: str, found: dict[str, str]) -> str:
+    """The text with each marked part replaced."""
+    for name, table in found.items():
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if begin in text:
+            head, _, rest = text.partition(begin)
+            _, _, tail = rest.partition(end)
+            text = f"{head}{begin}\n{table}\n{end}{tail}"
+    return text
+
+
+def pages(folder: Path) -> dict[Path, str]:
+    """Each page with its tables as the records have them now."""
+    readme, benchmarks = ROOT / "README.md", ROOT / "benchmarks" / "README.md"
+    return {
+        readme: filled(readme.read_text(), tables(folder, newest=True)),
+        benchmarks: filled(benchmarks.read_text(), tables(folder, newest=False)),
+    }
+
+
+def slug(record: dict) -> str:
+    """A machine in a file's name."""
+    name = record["gpu"] or f"{record['cores']} cores"
+    return name.lower().replace(" ", "-").replace("/", "-")
+
+
+def plain(variant: str) -> str:
+    return label(variant).strip("`")
+
+
+def plot(folder: Path) -> list[Path]:
+    """Writes all plots that there are records for."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(
+        {
+            "figure.dpi": 120,
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#dddddd",
+            "axes.axisbelow": True,
+        }
+    )
+    written = []
+
+    def save(fig, name):
+        path = folder / name
+        fig.savefig(path, facecolor="white", metadata={"Software": None})
+        plt.close(fig)
+        written.append(path)
+
+    def thousands(axis):
+        axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+    def where(record):
+        return f"{record['gpu'] or 'no GPU'}, {record['cpu']}, {record['cores']} cores"
+
+    throughput = read(folder / "throughput.jsonl")
+    for session in sessions(throughput, newest=True):
+        first = session[0]
+        by_envs = groups(session, "num_envs")
+        cases = groups(next(iter(by_envs.values())), "variant")
+        simulator = cases.pop(("simulator",), None)
+        names = [plain(v) for (v,) in cases]
+        fig, ax = plt.subplots(figsize=(8, 1.4 + 0.42 * len(cases)), layout="constrained")
+        for y, ((variant,), runs) in enumerate(cases.items()):
+            colour = GREY if not variant.startswith("ppo_") else BLUE if ":" in variant else SKY
+            ax.barh(y, median(runs), color=colour)
+            ax.plot([r["sps"] for r in runs], [y] * len(runs), "|", color="black", ms=9)
+            ax.annotate(
+                f"{median(runs):,.0f}",
+                (max(r["sps"] for r in runs), y),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+            )
+        if simulator:
+            ax.axvline(median(simulator), color=RED, ls="--")
+            ax.set_title(
+                f"{first['pair']}: dashed, the simulator alone, {median(simulator):,.0f} steps/s\n"
+                f"{where(first)}; bars are medians, ticks single runs",
+                fontsize=9,
+                loc="left",
+            )
+        ax.set_yticks(range(len(names)), names)
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+        ax.set_xlabel("environment steps per second")
+        thousands(ax.xaxis)
+        ax.set_xlim(0)
+        save(fig, f"throughput_{first['pair']}_{slug(first)}.png")
+
+        if len(by_envs) > 1:
+            fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+            colours = iter((ORANGE, BLUE, GREEN, PURPLE, SKY, YELLOW, RED))
+            for (variant,), runs in groups(session, "variant").items():
+                points = [(n, median(same)) for (n,), same in groups(runs, "num_envs").items()]
+                style = {"ls": "--", "color": RED} if variant == "simulator" else {"marker": "o"}
+                style.setdefault("color", next(colours))
+                ax.plot(*zip(*sorted(points), strict=True), label=plain(variant), **style)
+            ax.set_xscale("log", base=2)
+            ax.set_xticks([n for (n,) in by_envs], [str(n) for (n,) in by_envs])
+            ax.set_ylim(0)
+            ax.set_xlabel("environments")
+            ax.set_ylabel("environment steps per second")
+            thousands(ax.yaxis)
+            ax.set_title(where(first), fontsize=9, loc="left")
+            ax.legend(frameon=False)
+            save(fig, f"scaling_{first['pair']}_{slug(first)}.png")
+
+        ours = {v: runs for (v,), runs in cases.items() if v.startswith("ppo_")}
+        if ours:
+            fig, ax = plt.subplots(figsize=(8, 1.4 + 0.42 * len(ours)), layout="constrained")
+            left = np.zeros(len(ours))
+            for phase, colour in zip(PHASES, (SKY, YELLOW, BLUE, GREY), strict=True):
+                ms = np.array([phase_ms(runs, phase) for runs in ours.values()])
+                ax.barh(range(len(ours)), ms, left=left, color=colour, label=phase)
+                left += ms
+            ax.set_yticks(range(len(ours)), [plain(v) for v in ours])
+            ax.invert_yaxis()
+            ax.grid(axis="y", visible=False)
+            rows = next(iter(ours.values()))[0]["args"]
+            size = rows["num_envs"] * rows["num_steps"]
+            ax.set_xlabel(f"milliseconds of an iteration ({size:,} environment steps)")
+            fig.suptitle(f"{first['pair']}, {where(first)}", fontsize=9, x=0.01, ha="left")
+            fig.legend(loc="outside lower center", ncols=len(PHASES), frameon=False)
+            save(fig, f"phases_{first['pair']}_{slug(first)}.png")
+
+    by_env = groups(read(folder / "learning.jsonl"), "env_id")
+    for (env_id,), records in by_env.items():
+        variants = {v: runs for g in runs_of(records).values() for v, runs in g.items()}
+        if not variants:
+            continue
+        fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+        colours = iter((ORANGE, BLUE, GREEN, PURPLE))
+        for variant, runs in variants.items():
+            colour = next(colours)
+            for ax, column, unit in ((axes[0], 0, 1e6), (axes[1], 1, 60)):
+                curves = [np.array(r["curve"]) for r in runs.values() if len(r["curve"]) > 1]
+                for points in curves:
+                    ax.plot(points[:, column] / unit, points[:, 2], color=colour, lw=0.7, alpha=0.6)
+                if not curves:
+                    continue
+                last = min(points[-1, column] for points in curves)
+                grid = np.linspace(max(p[0, column] for p in curves), last, 200)
+                mean = np.mean([np.interp(grid, p[:, column], p[:, 2]) for p in curves], axis=0)
+                text = f"{plain(variant)}, {len(curves)} seed{'s' * (len(curves) > 1)}"
+                ax.plot(grid / unit, mean, color=colour, lw=2, label=text)
+        axes[0].set_xlabel("environment steps, millions")
+        axes[1].set_xlabel("wall-clock since the start of the process, minutes")
+        axes[0].set_ylabel("return of a game")
+        thousands(axes[0].yaxis)
+        fig.suptitle(f"{env_id}: thin, each seed; thick, their mean", fontsize=9, x=0.01, ha="left")
+        handles, texts = axes[0].get_legend_handles_labels()
+        fig.legend(handles, texts, loc="outside lower center", ncols=2, frameon=False)
+        save(fig, f"learning_{env_id}.png")
+    return written
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
+    args = parser.parse_args()
+    stale = {page: text for page, text in pages(args.results).items() if page.read_text() != text}
+    if args.check:
+        for page in stale:
+            print(f"{page.relative_to(ROOT)} is not what the records say", file=sys.stderr)
+        return 1 if stale else 0
+    for page, text in stale.items():
+        page.write_text(text)
+    for path in [*stale, *plot(args.results)]:
+        print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Steps per second, side by side: variants, the simulator alone, Stable-Baselines3 and other peers.
+
+    python benchmarks/throughput.py                                  # both pairs, 5 rounds
+    python benchmarks/throughput.py --quick                          # 1 short round: a few minutes
+    python benchmarks/throughput.py --num-envs 8 16 32 64 128 \\
+        --variants ppo_atari_envpool ppo_atari_envpool_torchcompile:compile+cudagraphs
+    python benchmarks/throughput.py --variants ppo_atari_envpool --peer-sps 'SPS: (\\d+)' \\
+        --peer cleanrl='python ../cleanrl/cleanrl/ppo_atari_envpool.py --total-timesteps 12288'
+
+Interleaved: each round runs every case once, each in a process of its own, so that what else the
+machine does falls on all of them. Each run adds a line to results/throughput.jsonl: all of its
+summary.json, the round, the command, the commit, and the steps/s of the simulator alone in that
+round. A peer's figure is what the last match of --peer-sps in its output holds; {num_envs} in its
+command is the number of environments.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from records import (
+    RESULTS,
+    Failure,
+    append,
+    commit,
+    default,
+    machine,
+    now,
+    pair,
+    python,
+    read,
+    run_process,
+    shown,
+    split_variant,
+    warn,
+)
+from report import throughput_table
+from tqdm import tqdm
+
+ITERATIONS = 12  # of a run, 3 of them burn-in
+
+
+@dataclass
+class Case:
+    """One row of a comparison."""
+
+    variant: str
+    """a variant of a script, or 'simulator', 'sb3' or a peer's name"""
+    pair: str
+    """the eager script that it is compared with"""
+    num_envs: int
+    command: list[str]
+    shown: str
+    """the command as it is put down"""
+    env: dict = field(default_factory=dict)
+    """environment variables that it sets"""
+    sps_regex: str | None = None
+    """how a peer's figure is found in its output"""
+    extra: dict = field(default_factory=dict)
+    """more to put down"""
+    summary: bool = False
+    """it leaves a summary.json in a folder given by --runs-dir"""
+
+
+def variant_case(variant, num_envs, iterations, env_id=None, env=None, extra=None) -> Case:
+    """A script's case; Failure if there is no such variant."""
+    name, flags = split_variant(variant)
+    steps = iterations * num_envs * default(name, "num_steps")
+    flags += ["--num-envs", num_envs, "--total-timesteps", steps]
+    flags += ["--env-id", env_id] if env_id else []
+    script = f"ppo/{name}.py"
+    setting = "".join(f"{key}={value} " for key, value in (env or {}).items())
+    return Case(
+        variant,
+        pair(variant),
+        num_envs,
+        python(script, *flags),
+        setting + shown(script, *flags),
+        env or {},
+        extra=extra or {},
+        summary=True,
+    )
+
+
+def helper_case(variant, script, name, num_envs, iterations, env_id) -> Case:
+    """The simulator's or SB3's case on the environments of the pair `name`."""
+    flags = [name, "--num-envs", num_envs] + (["--env-id", env_id] if env_id else [])
+    if variant == "sb3":
+        flags += ["--total-timesteps", iterations * num_envs * default(name, "num_steps")]
+    return Case(variant, name, num_envs, python(script, *flags), shown(script, *flags))
+
+
+def measure(case: Case) -> dict:
+    """Runs a case once: what its summary or its output says, `sps` at least."""
+    environment = {**os.environ, **case.env}
+    if case.summary:
+        with tempfile.TemporaryDirectory() as runs_dir:
+            run_process([*case.command, "--runs-dir", runs_dir], environment)
+            (run_dir,) = Path(runs_dir).iterdir()
+            result = json.loads((run_dir / "summary.json").read_text())
+            if result["sps"] is None:
+                raise Failure("too short a run for a speed: give more --iterations")
+            return result
+    output = run_process(case.command, environment)
+    if case.sps_regex is None:
+        return json.loads(output.splitlines()[-1])
+    found = re.findall(case.sps_regex, output)
+    try:
+        return {"sps": float(found[-1])}
+    except (IndexError, TypeError, ValueError):
+        raise Failure(f"no figure for '{case.sps_regex}' in its output") from None
+
+
+def run_rounds(cases: list[Case], rounds: int, path: Path) -> tuple[str, int]:
+    """Runs all cases, `rounds` times in turn, and appends their records; a case that fails once is
+    left out from then on. Returns the session's name and the number of failures."""
+    session, failed, simulator = now(), set(), {}
+    common = {"session": session, "commit": commit(), **machine()}
+    common["session_command"] = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}"])
+    common["session_command"] += "".join(f" {shlex.quote(word)}" for word in sys.argv[1:])
+    with tqdm(total=rounds * len(cases), unit="run") as progress:
+        for number in range(1, rounds + 1):
+            for i, case in enumerate(cases):
+                progress.set_description(f"round {number}: {case.variant}")
+                where = (case.pair, case.num_envs)
+                try:
+                    if i not in failed:
+                        result = measure(case)
+                        if case.variant == "simulator":
+                            simulator[where] = result["sps"]
+                        record = {"variant": case.variant, "pair": case.pair, "round": number}
+                        record |= {"num_envs": case.num_envs, "date": now(), **case.extra}
+                        record |= {"command": case.shown, "env": case.env, **common, **result}
+                        record |= {"simulator_sps": simulator.get(where)}
+                        append(path, record)
+                except Failure as failure:
+                    warn(f"{case.variant} (--num-envs {case.num_envs}): {failure}")
+                    failed.add(i)
+                progress.update()
+    return session, len(failed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--variants", nargs="+", help="NAME or NAME:flag+flag, or sb3:NAME; all by default")
+    add("--num-envs", nargs="+", type=int, help="by default what the script has")
+    add("--env-id", help="by default what the script has")
+    add("--rounds", type=int, default=5)
+    add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
+    add("--peer", action="append", default=[], metavar="NAME=COMMAND")
+    add("--peer-sps", action="append", default=[], metavar="REGEX", help="one, or one a peer")
+    add("--quick", action="store_true", help="1 round of 6 iterations")
+    add("--results", type=Path, default=RESULTS, help="folder of the records")
+    args = parser.parse_args()
+    failed = 0
+    iterations, rounds = (6, 1) if args.quick else (args.iterations, args.rounds)
+    if iterations < 4 or rounds < 1:
+        parser.error("give 4 iterations or more, 3 of them are burn-in, and 1 round or more")
+    if args.peer and len(args.peer_sps) not in (1, len(args.peer)):
+        parser.error("give --peer-sps once, or once for each --peer")
+    variants = args.variants
+    if variants is None:
+        graphs = "+cudagraphs" if machine()["gpu"] else ""
+        variants = []
+        for name in ("ppo_atari_envpool", "ppo_continuous_action"):
+            fast = f"{name}_torchcompile"
+            variants += [name, fast, f"{fast}:compile{graphs}", f"sb3:{name}"]
+    pairs = list(dict.fromkeys(pair(v.removeprefix("sb3:")) for v in variants))
+    if args.peer and len(pairs) > 1:
+        parser.error("a peer is compared with one pair: give its --variants")
+    cases = []
+    for name in pairs:
+        try:
+            split_variant(name)
+        except Failure as failure:
+            warn(str(failure))
+            failed += 1
+            continue
+        for num_envs in args.num_envs or [default(name, "num_envs")]:
+            common = (name, num_envs, iterations, args.env_id)
+            cases.append(helper_case("simulator", "benchmarks/simulator.py", *common))
+            for variant in variants:
+                if pair(variant.removeprefix("sb3:")) != name:
+                    continue
+                try:
+                    if variant.startswith("sb3:"):
+                        cases.append(helper_case("sb3", "benchmarks/sb3.py", *common))
+                    else:
+                        cases.append(variant_case(variant, num_envs, iterations, args.env_id))
+                except Failure as failure:
+                    warn(f"{variant}: {failure}")
+                    failed += 1
+            for i, peer in enumerate(args.peer):
+                peer_name, _, command = peer.partition("=")
+                regex = args.peer_sps[i if len(args.peer_sps) > 1 else 0]
+                command = command.replace("{num_envs}", str(num_envs))
+                words = shlex.split(command)
+                if not words:
+                    parser.error(f"--peer {peer}: give NAME='COMMAND'")
+                cases.append(Case(peer_name, name, num_envs, words, command, sps_regex=regex))
+    path = args.results / "throughput.jsonl"
+    session, broken = run_rounds(cases, rounds, path)
+    records = [r for r in read(path) if r.get("session") == session]
+    for name in pairs:
+        table = throughput_table([r for r in records if r["pair"] == name])
+        print(f"\n{name}\n\n{table}")
+    print(f"\nrecords: {path}, session {session}")
+    return 1 if failed or broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 SCRIPTS = sorted(
-    path.stem for path in (ROOT / "ppo").glob("*.py") if "class Args" in path.read_text()
+    path.stem for path in (ROOT / "ppo").glob("*.py") if "total_timesteps" in path.read_text()
 )
 
 LIBRARIES = (

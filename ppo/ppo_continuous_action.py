@@ -30,15 +30,19 @@ import time
 START_TIME = time.perf_counter()  # before the slow imports: start-up seconds count them
 
 import difflib
+import io
 import json
 import math
 import platform
 import random
+import signal
 import sys
+import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import NoReturn
@@ -58,6 +62,7 @@ torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
 torch.set_num_threads(1)  # networks this small gain nothing from a second one
 gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
 
+PAIR, FORMAT = "ppo_continuous_action", 1  # of a checkpoint: who can read it
 LIBRARIES = ("torch", "tensordict", "gymnasium", "mujoco", "numpy")
 LOSSES = (
     "policy_loss",
@@ -88,6 +93,10 @@ class Args:
     """team on Weights & Biases; None is your own account; read with --track"""
     runs_dir: str = "runs"
     """folder that gets a folder for this run"""
+    checkpoint_interval: int = 50
+    """iterations between two checkpoints; 0 leaves the one at the end"""
+    resume: str | None = None
+    """run folder, or checkpoint, to go on with; None starts anew. Its arguments are the defaults"""
 
     env_id: str = "HalfCheetah-v4"
     """an environment of Gymnasium's with bounded continuous actions"""
@@ -164,6 +173,7 @@ def check_args(args: Args) -> None:
         ("vf_coef", 0 <= args.vf_coef < math.inf, "give 0 or a finite number above"),
         ("max_grad_norm", args.max_grad_norm > 0, "give a number above 0 (inf: no clipping)"),
         ("target_kl", (args.target_kl or 0) > 0 or args.target_kl is None, "give None, or above 0"),
+        ("checkpoint_interval", args.checkpoint_interval >= 0, "give 0 or more"),
         ("measure_burnin", args.measure_burnin >= 0, "give 0 or more"),
     ):
         if not in_range:
@@ -182,6 +192,48 @@ def check_args(args: Args) -> None:
 
         if not wandb.login(prompt=False):
             fail("track", True, "needs a key: wandb login, or WANDB_API_KEY, or WANDB_MODE=offline")
+
+
+def load_checkpoint(path: str) -> dict:
+    """The checkpoint in a run's folder, or in a file, on the CPU; fails where there is none."""
+    file = os.path.join(path, "checkpoint.pt") if os.path.isdir(path) else path
+    try:
+        with open(file, "rb") as opened:
+            data = io.BytesIO(opened.read())
+    except OSError as error:
+        fail("resume", path, f"give a run's folder or its checkpoint ({error.strerror}: {file})")
+    try:
+        checkpoint = torch.load(data, map_location="cpu", weights_only=True)
+    except Exception:  # what a file that is none makes torch.load raise depends on its bytes
+        fail("resume", path, "not a whole checkpoint, or one that holds more than plain values")
+    checkpoint = checkpoint if isinstance(checkpoint, dict) else {}
+    found, number = checkpoint.get("pair"), checkpoint.get("format")
+    if found != PAIR:
+        fail("resume", path, f"a checkpoint of {found or 'something else'}, not of {PAIR}")
+    if number != FORMAT:
+        fail("resume", path, f"of format {number}, this script reads {FORMAT}: use its own version")
+    return checkpoint
+
+
+def read_args() -> tuple[Args, dict | None]:
+    """The command line's arguments, on top of those of the run that it resumes, if it does.
+
+    Also returns that run's checkpoint. Fails where the two would differ in network or batch.
+    """
+    args = tyro.cli(Args)
+    if args.resume is None:
+        return args, None
+    checkpoint = load_checkpoint(args.resume)
+    names = asdict(args).keys() - {"resume", "runs_dir"}
+    saved = {key: value for key, value in checkpoint["args"].items() if key in names}
+    args = tyro.cli(Args, default=Args(**saved, resume=args.resume, runs_dir=args.runs_dir))
+    for name in ("env_id", "seed", "num_envs", "num_steps", "num_minibatches"):
+        if getattr(args, name) != saved[name]:
+            fail(name, getattr(args, name), f"the run to resume has {saved[name]}, and keeps it")
+    if args.num_iterations <= checkpoint["iteration"]:
+        done = checkpoint["global_step"]
+        fail("total_timesteps", args.total_timesteps, f"give more: the run has done {done} steps")
+    return args, checkpoint
 
 
 def make_envs(args: Args) -> gym.vector.VectorEnv:
@@ -277,10 +329,19 @@ class Normalizer:
         scaled = reward / np.sqrt(self.returns.var + 1e-8)
         return np.minimum(np.maximum(scaled, -10.0), 10.0)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What evaluation needs: obs_mean and obs_var (D,), return_var (), float64."""
-        state = {"obs_mean": self.obs.mean, "obs_var": self.obs.var, "return_var": self.returns.var}
-        return {key: torch.as_tensor(value) for key, value in state.items()}
+    def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Mean, var and count, float64, of obs, (D,) and (), and of returns, ()."""
+        stats = {"obs": self.obs, "returns": self.returns}
+        return {
+            name: {key: torch.as_tensor(value).double() for key, value in vars(stat).items()}
+            for name, stat in stats.items()
+        }
+
+    def load_state_dict(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
+        """Goes on from a state_dict, with new episodes."""
+        for name, stat in (("obs", self.obs), ("returns", self.returns)):
+            for key, value in state[name].items():
+                setattr(stat, key, value.numpy())
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -425,6 +486,80 @@ def update(gradients, optimizer, batch, b_inds):
     return torch.stack(losses)
 
 
+def random_states(device) -> dict:
+    """The random states of Python, NumPy, PyTorch and the device, as plain values."""
+    algorithm, key, *rest = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (algorithm, key.tolist(), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    }
+
+
+def set_random_states(states: dict, device) -> None:
+    """Goes on from random_states; a GPU keeps its own if there was none."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and states["cuda"] is not None:
+        torch.cuda.set_rng_state(states["cuda"], device)
+
+
+@cache
+def complain(message: str) -> None:
+    """A line on stderr for what training goes on without; cached, so that each comes once."""
+    tqdm.write(f"warning: {message}", file=sys.stderr)
+
+
+class Curves(SummaryWriter):
+    """TensorBoard's writer. Points that a full disk does not take are lost; training goes on."""
+
+    def __init__(self, log_dir: str, purge_step: int | None):
+        super().__init__(log_dir, purge_step=purge_step)
+        self.retry_time = 0.0
+        threading.excepthook = self.thread_failed
+
+    def thread_failed(self, failed):
+        if failed.exc_type is not OSError:  # which the next add_scalar raises
+            threading.__excepthook__(failed)
+
+    def add_scalar(self, tag, value, step):
+        if time.monotonic() < self.retry_time:
+            return
+        try:
+            super().add_scalar(tag, value, step)
+        except OSError as error:
+            complain(f"{self.log_dir}: curves have a gap: {error.strerror}")
+            self.file_writer = self.all_writers = None  # the next point opens a new file
+            self.retry_time = time.monotonic() + 300
+
+    def close(self):
+        try:
+            super().close()
+        except OSError as error:
+            complain(f"{self.log_dir}: curves have a gap: {error.strerror}")
+
+
+def replace_file(path: str, data: bytes) -> bool:
+    """Puts data at path in one step: who looks finds the old file or the new one, whole.
+
+    A disk that does not take it leaves the old one, a warning, and False.
+    """
+    try:
+        with open(f"{path}.tmp", "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.tmp", path)
+        return True
+    except OSError as error:
+        complain(f"{path}: {error.strerror}")
+        with suppress(OSError):
+            os.remove(f"{path}.tmp")
+        return False
+
+
 def cpu_model() -> str:
     """Name of the processor, as Linux gives it."""
     with open("/proc/cpuinfo") as file:
@@ -440,18 +575,22 @@ def clock(device) -> float:
 
 
 if __name__ == "__main__":
-    args = tyro.cli(Args)
+    args, checkpoint = read_args()
     check_args(args)
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     mode = "eager"
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
 
+    iterations_done = global_step = 0
+    if checkpoint is not None:
+        iterations_done, global_step = checkpoint["iteration"], checkpoint["global_step"]
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
     envs = make_envs(args)
+    normalizer = Normalizer(args.num_envs, envs.single_observation_space.shape, args.gamma)
     agent = Agent(envs, device=device)
     optimizer = optim.Adam(
         agent.parameters(),
@@ -460,12 +599,24 @@ if __name__ == "__main__":
         lr=args.learning_rate,
     )
 
+    episodes, recent_returns = 0, deque(maxlen=100)
+    if checkpoint is not None:
+        agent.load_state_dict(checkpoint["agent"])
+        adam = {"state": checkpoint["optimizer"]["state"]}
+        optimizer.load_state_dict(optimizer.state_dict() | adam)  # its settings are this file's
+        for parameter, moments in optimizer.state.items():  # laid out as the parameters are
+            for key in ("exp_avg", "exp_avg_sq"):
+                moments[key] = torch.empty_like(parameter).copy_(moments[key])
+        normalizer.load_state_dict(checkpoint["normalizer"])
+        set_random_states(checkpoint["random"], device)
+        episodes = checkpoint["episodes"]
+        recent_returns.extend(checkpoint["recent_returns"])
+
     # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
     T, N = args.num_steps, args.num_envs
-    seeds = np.random.SeedSequence(args.seed).generate_state(N).tolist()
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()
     next_obs, _ = envs.reset(seed=seeds)  # (N, D)
     action_space = envs.single_action_space
-    normalizer = Normalizer(N, envs.single_observation_space.shape, args.gamma)
     storage = {
         "obs": torch.zeros((T + 1, *next_obs.shape), device=device),
         "actions": torch.zeros((T + 1, N, *action_space.shape), device=device),
@@ -490,34 +641,63 @@ if __name__ == "__main__":
 
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
     run_dir = os.path.join(args.runs_dir, run_name.replace("/", "_"))
+    if checkpoint is not None:
+        run_dir = args.resume if os.path.isdir(args.resume) else os.path.dirname(args.resume) or "."
+        run_name = os.path.basename(os.path.abspath(run_dir))
+    checkpoint_path = os.path.join(run_dir, "checkpoint.pt")
     try:
-        os.makedirs(run_dir)
+        os.makedirs(run_dir, exist_ok=checkpoint is not None)
+        with open(f"{checkpoint_path}.tmp", "wb"):  # can it be written, and
+            os.remove(f"{checkpoint_path}.tmp")  # what a killed run left
     except OSError as error:
-        fail("runs_dir", args.runs_dir, f"give a folder that can be written ({error.strerror})")
+        flag = ("runs_dir", args.runs_dir) if checkpoint is None else ("resume", args.resume)
+        fail(*flag, f"give a folder that can be written ({error.strerror})")
     if args.track:
         import wandb
 
-        wandb.init(
-            project=args.wandb_project_name,
-            entity=args.wandb_entity,
-            sync_tensorboard=True,
-            config=asdict(args),
-            name=run_name,
-            dir=run_dir,
-            save_code=True,
-        )
-    writer = SummaryWriter(run_dir)
+        run = {
+            "project": args.wandb_project_name,
+            "entity": args.wandb_entity,
+            "id": checkpoint["wandb_id"] if checkpoint is not None else None,
+            "resume": "allow",
+            "sync_tensorboard": True,
+            "config": asdict(args),
+            "name": run_name,
+            "dir": run_dir,
+            "save_code": True,
+        }
+        try:
+            wandb.init(**run)
+        except wandb.Error as error:
+            complain(f"wandb goes on offline: {error}")
+            wandb.init(mode="offline", **run)
+    # resumed, the curves go on after the checkpoint: later points of the run that ended are purged
+    writer = Curves(run_dir, purge_step=None if checkpoint is None else global_step + 1)
     table = [f"|{key}|{value}|" for key, value in asdict(args).items()]
     writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *table]))
 
     statistics = EpisodeStatistics(N)
-    episodes, recent_returns = 0, deque(maxlen=100)
-    global_step = burnin_step = 0
+    burnin_end, burnin_step = iterations_done + args.measure_burnin, global_step
     sps = startup_s = None
     phase_s = np.zeros(4)  # seconds in each phase, after burn-in
     burnin_time = clock(device)
-    progress = tqdm(total=args.num_iterations * args.batch_size, unit="step", unit_scale=True)
-    for iteration in range(1, args.num_iterations + 1):
+    versions = {name: version(name) for name in LIBRARIES if name in sys.modules}
+    stop_signals = []
+
+    def stop(signum, frame):
+        stop_signals.append(signum)
+        os.write(2, b"\nstopping after this iteration; once more: at once\n")
+        for each in handlers:
+            signal.signal(each, signal.SIG_DFL)
+
+    handlers = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    progress = tqdm(
+        total=args.num_iterations * args.batch_size,
+        initial=global_step,
+        unit="step",
+        unit_scale=True,
+    )
+    for iteration in range(iterations_done + 1, args.num_iterations + 1):
         # Rollout
         rollout_start = clock(device)
         obs[0] = obs[T]
@@ -574,35 +754,54 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        if iteration > args.measure_burnin:
+        if iteration > burnin_end:
             sps = (global_step - burnin_step) / (update_end - burnin_time)
             writer.add_scalar("charts/SPS", sps, global_step)
         if recent_returns:
             progress.set_postfix_str(f"mean return {np.mean(recent_returns):.1f}", refresh=False)
         progress.update(args.batch_size)
+        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not math.isfinite(x)]
+        if bad:
+            break  # before the last good checkpoint is overwritten
+        due = args.checkpoint_interval and iteration % args.checkpoint_interval == 0
+        if due or stop_signals or iteration == args.num_iterations:
+            checkpoint = {
+                "pair": PAIR,
+                "format": FORMAT,
+                "args": asdict(args),
+                "versions": versions,
+                "iteration": iteration,
+                "global_step": global_step,
+                "agent": agent.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "normalizer": normalizer.state_dict(),
+                "random": random_states(device),
+                "episodes": episodes,
+                "recent_returns": list(recent_returns),
+                "wandb_id": wandb.run.id if args.track else None,
+            }
+            buffer = io.BytesIO()
+            torch.save(checkpoint, buffer)
+            saved = replace_file(checkpoint_path, buffer.getbuffer())
         log_end = clock(device)
         phase_s += np.diff([rollout_start, rollout_end, advantages_end, update_end, log_end])
-        if iteration == 1:
+        if startup_s is None:
             startup_s = log_end - START_TIME
-        if iteration <= args.measure_burnin:
+        if iteration <= burnin_end:
             burnin_step, burnin_time = global_step, log_end
             phase_s[:] = 0
+        if stop_signals:
+            break
 
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
     progress.close()
     envs.close()
     writer.close()
-    checkpoint = {
-        "args": asdict(args),
-        "global_step": global_step,
-        "agent": agent.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "normalizer": normalizer.state_dict(),
-    }
-    torch.save(checkpoint, os.path.join(run_dir, "checkpoint.pt"))
     mean_return = float(np.mean(recent_returns)) if recent_returns else None
     phases = ("rollout", "advantages", "update", "log")
     summary = {
-        "script": args.exp_name,
+        "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "seed": args.seed,
         "device": device.type,
@@ -613,15 +812,28 @@ if __name__ == "__main__":
         "phase_s": dict(zip(phases, phase_s.tolist(), strict=True)),
         "mean_return": mean_return,
         "episodes": episodes,
-        "versions": {name: version(name) for name in LIBRARIES if name in sys.modules},
+        "versions": versions,
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
-    with open(os.path.join(run_dir, "summary.json"), "w") as file:
-        json.dump(summary, file, indent=2)
+    text = json.dumps(summary, indent=2)
+    written = replace_file(os.path.join(run_dir, "summary.json"), text.encode())
     speed = f"{sps:.0f} steps/s" if sps else "too short a run for a speed"
     score = (
         f", mean return of the last {len(recent_returns)}: {mean_return:.2f}" if episodes else ""
     )
     print(f"{run_dir}: {speed}; {episodes} episodes{score}")
+    if bad:
+        value, kept = metrics[LOSSES.index(bad[0])], "none was written"
+        if os.path.exists(checkpoint_path):
+            kept = f"{checkpoint_path} is from before"
+        where = f"iteration {iteration}, step {global_step}"
+        print(f"error: losses/{bad[0]} is {value} in {where}; checkpoint: {kept}", file=sys.stderr)
+        sys.exit(3)
+    if not (saved and written):
+        print(f"error: {run_dir}: the end of this run is not saved", file=sys.stderr)
+        sys.exit(1)
+    if stop_signals:
+        print(f"to go on: python {sys.argv[0]} --resume {run_dir}")
+        sys.exit(128 + stop_signals[0])

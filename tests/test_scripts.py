@@ -239,7 +239,7 @@ def test_checkpoint(name, tmp_path):
         assert torch.equal(trained, loaded)
     assert checkpoint["args"]["env_id"] == run.args.env_id and checkpoint["global_step"] == 48
     if "continuous" in name:
-        assert checkpoint["normalizer"]["obs_mean"].tolist() == run.normalizer.obs.mean.tolist()
+        assert checkpoint["normalizer"]["obs"]["mean"].tolist() == run.normalizer.obs.mean.tolist()
 
 
 @pytest.mark.slow

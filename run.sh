@@ -12,7 +12,7 @@ usage() {
 PPO in PyTorch, in pairs: a script to be read and its fast sibling.
 
   ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs
-  ./run.sh NAME [FLAGS]     train with ppo/NAME.py
+  ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores and films a trained agent
   ./run.sh NAME --help      the flags of that script
   ./run.sh test [ARGS]      lint, then pytest with ARGS; -m "not slow" for the quick tests
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
@@ -23,7 +23,8 @@ PPO in PyTorch, in pairs: a script to be read and its fast sibling.
 
 The first call sets up .venv with the versions of requirements/constraints.txt; it needs Python 3.11
 or newer with venv and pip, which PYTHON=/path/to/python can name, and, for --compile, a C++ compiler.
-A run's curves and summary go to runs/ in the folder where you are.
+Curves, checkpoint and summary go to runs/ in the folder where you are; Ctrl+C ends a run well, and
+--resume runs/<run> goes on with it.
 
 TEXT
   echo "Scripts: $(scripts)"

@@ -232,6 +232,7 @@ class Continuous:
         except gym.error.DependencyNotInstalled as error:
             fail("--capture-video", self.env_id, str(error), status=1)
         except Exception as error:  # what a missing library makes MuJoCo raise depends on which
+            sys.unraisablehook = lambda _: None  # and taking down what is half made raises again
             fail("--capture-video", self.env_id, f"{NO_RENDERER} ({error})", status=1)
         self.fps = env.metadata.get("render_fps", self.fps)
         for action in game.actions:
@@ -288,7 +289,7 @@ if __name__ == "__main__":
         player = PLAYERS[checkpoint["pair"]](checkpoint, args.deterministic)
     except KeyError as error:
         fail("run", args.run, f"a checkpoint without {error}")
-    # a game's seed starts its environment and draws its actions, whichever games run beside it
+    # a game's seed starts its environment and draws its actions
     seeds = (np.random.SeedSequence(args.seed).generate_state(args.episodes) >> 1).tolist()
 
     games = []

@@ -47,6 +47,7 @@ def test_flags_exist(text):
         "--" + f.name.replace("_", "-") for n in SCRIPTS for f in dataclasses.fields(load(n).Args)
     }
     known |= {flag.replace("--", "--no-", 1) for flag in known} | OTHER_FLAGS
+    known |= {"--" + f.name.replace("_", "-") for f in dataclasses.fields(load("ppo_eval").Args)}
     for path in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r'(?:add|add_argument)\("(--[a-z-]+)"', path.read_text()))
     text = "\n".join(
@@ -63,7 +64,7 @@ def test_paths_and_commands_exist(text):
     for path in set(re.findall(r"\b(?:ppo|tests|requirements|benchmarks)/[\w./-]*\w", text)):
         assert (ROOT / path).exists() or path == "ppo/NAME.py", path
     for name in set(re.findall(r"\./run\.sh (\w+)", text)) - {"test", "bench", "NAME"}:
-        assert name in SCRIPTS, name
+        assert name in (*SCRIPTS, "ppo_eval"), name
 
 
 def test_readme_names_each_metric():

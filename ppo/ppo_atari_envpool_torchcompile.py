@@ -213,8 +213,13 @@ def check_args(args: Args) -> None:
     if args.track and os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
         import wandb
 
-        if not wandb.login(prompt=False):
-            fail("track", True, "needs a key: wandb login, or WANDB_API_KEY, or WANDB_MODE=offline")
+        try:
+            if not wandb.login(prompt=False):
+                hint = "needs a key: wandb login, or WANDB_API_KEY, or WANDB_MODE=offline"
+                fail("track", True, hint)
+        except wandb.Error as error:  # no network, or a wrong key: `wandb sync` can send it later
+            complain(f"wandb goes on offline: {error}")
+            os.environ["WANDB_MODE"] = "offline"
 
 
 def load_checkpoint(path: str) -> dict:
@@ -646,8 +651,9 @@ if __name__ == "__main__":
     checkpoint_path = os.path.join(run_dir, "checkpoint.pt")
     try:
         os.makedirs(run_dir, exist_ok=checkpoint is not None)
-        with open(f"{checkpoint_path}.tmp", "wb"):  # can it be written, and
-            os.remove(f"{checkpoint_path}.tmp")  # what a killed run left
+        with open(f"{checkpoint_path}.tmp", "wb") as file:  # what a killed run left, or nothing
+            file.write(b"room")
+        os.remove(f"{checkpoint_path}.tmp")
     except OSError as error:
         flag = ("runs_dir", args.runs_dir) if checkpoint is None else ("resume", args.resume)
         fail(*flag, f"give a folder that can be written ({error.strerror})")
@@ -659,6 +665,7 @@ if __name__ == "__main__":
             "entity": args.wandb_entity,
             "id": checkpoint["wandb_id"] if checkpoint is not None else None,
             "resume": "allow",
+            "mode": os.environ.get("WANDB_MODE"),  # which check_args may have set
             "sync_tensorboard": True,
             "config": asdict(args),
             "name": run_name,
@@ -669,7 +676,7 @@ if __name__ == "__main__":
             wandb.init(**run)
         except wandb.Error as error:
             complain(f"wandb goes on offline: {error}")
-            wandb.init(mode="offline", **run)
+            wandb.init(**{**run, "mode": "offline"})
     # resumed, the curves go on after the checkpoint: later points of the run that ended are purged
     writer = Curves(run_dir, purge_step=None if checkpoint is None else global_step + 1)
     table = [f"|{key}|{value}|" for key, value in asdict(args).items()]

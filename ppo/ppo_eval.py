@@ -33,7 +33,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Annotated, Literal, NoReturn
 
-os.environ.setdefault("MUJOCO_GL", "egl")  # off-screen; read when mujoco is imported
+# kept for filming: where this renderer is missing, mujoco could not even be imported
+MUJOCO_GL = os.environ.pop("MUJOCO_GL", "egl")
 
 import gymnasium as gym
 import numpy as np
@@ -225,6 +226,7 @@ class Continuous:
 
     def film(self, game: Game) -> tuple[list[np.ndarray], float]:
         """The game played again: frames (height, width, 3) uint8, and return."""
+        os.environ["MUJOCO_GL"] = MUJOCO_GL
         try:
             env = self.make_env(render_mode="rgb_array", **self.camera())
             env.reset(seed=game.seed)

@@ -407,3 +407,17 @@ def test_a_file_that_may_not_grow(tmp_path):
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert not list(run_dir.glob("checkpoint*"))
     assert json.loads((run_dir / "summary.json").read_text())["global_step"] == 48
+
+
+@pytest.mark.slow
+def test_wandb_without_a_network(tmp_path):
+    """A key, and a server that nobody reaches: the run goes on, and wandb keeps it offline."""
+    env = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    env |= {"HOME": str(tmp_path / "home"), "WANDB_MODE": "online"}
+    name = "ppo_continuous_action"
+    done = run_script(PPO / f"{name}.py", *small(name), "--track", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "warning: wandb goes on offline" in done.stderr and "Traceback" not in done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert list((run_dir / "wandb").glob("offline-run-*/*.wandb"))
+    assert checkpoint_of(tmp_path / "runs")["wandb_id"]

@@ -17,6 +17,7 @@ from report import ablation_table
 from throughput import ITERATIONS, Case, helper_case, run_rounds, variant_case
 
 ATARI, CONTINUOUS = "ppo_atari_envpool", "ppo_continuous_action"
+WITHOUT_COMPILE = {ATARI: "without compile and channels-last", CONTINUOUS: "without compile"}
 SPIN = {"GOMP_SPINCOUNT": "300000"}
 
 
@@ -50,11 +51,11 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
             cases += [("on", "CUDA graphs", f"{fast}:cudagraphs+no-numpy-acting", {})]
     if cuda:
         cases += [
-            ("off", "without compile", f"{fast}:cudagraphs", {}),
+            ("off", WITHOUT_COMPILE[name], f"{fast}:cudagraphs", {}),
             ("off", "without CUDA graphs", f"{fast}:compile", {}),
         ]
     elif name == ATARI:
-        cases += [("off", "without compile and channels-last", fast, {})]
+        cases += [("off", WITHOUT_COMPILE[name], fast, {})]
     return cases
 
 
@@ -79,7 +80,7 @@ def main() -> int:
             case = variant_case(variant, num_envs, args.iterations, env=env, extra=extra)
             cases.append(case)
     path = args.results / "ablation.jsonl"
-    session, failed = run_rounds(cases, args.rounds, path)
+    session, failed = run_rounds(cases, args.rounds, path, limit=3600)
     records = [r for r in read(path) if r.get("session") == session]
     for name in args.pairs:
         print(f"\n{name}\n\n{ablation_table([r for r in records if r['pair'] == name])}")

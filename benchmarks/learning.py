@@ -8,19 +8,21 @@
 A run that has a record is not run again. Each adds a line to results/learning.jsonl: all of its
 summary.json, the command, the commit, and its curve, `curve`, a list of at most 200 points
 (environment steps, seconds since the start of the process, mean return of the games that ended
-since the last point). With --until STEPS a run that is to take --total-timesteps is ended there by
-SIGTERM: its schedule is that of the whole run.
+since the last point). With --until STEPS a run that is to take --total-timesteps is ended by
+SIGTERM once it has got there: its schedule is that of the whole run. Runs share the machine, so
+that their seconds are longer than those of a run alone.
 """
 
 import argparse
 import itertools
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ from records import (
     Failure,
     append,
     commit,
+    machine,
     now,
     python,
     read,
@@ -46,7 +49,8 @@ POINTS = 200  # of a curve, at most
 
 def key(record: dict) -> tuple:
     """What makes two runs the same run."""
-    return tuple(record[k] for k in ("variant", "env_id", "seed", "total_timesteps", "until"))
+    fields = ("variant", "env_id", "seed", "total_timesteps", "until", "cpu", "cores", "gpu")
+    return tuple(record[field] for field in fields)
 
 
 def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:
@@ -85,8 +89,8 @@ def learn(job: dict, path: Path) -> None:
         looked = [0.0]
 
         def tick(process):
-            """Ends the run when it has got to --until; looks every ten seconds."""
-            if job["until"] is None or time.time() - looked[0] < 10:
+            """Ends the run when it has got to --until; looks twice a minute."""
+            if job["until"] is None or time.time() - looked[0] < 30:
                 return False
             looked[0] = time.time()
             if not any(reached(folder) >= job["until"] for folder in Path(runs_dir).iterdir()):
@@ -101,8 +105,8 @@ def learn(job: dict, path: Path) -> None:
         summary = json.loads((run_dir / "summary.json").read_text())
         points = curve(run_dir, start, job["total_timesteps"])
     command = shown(script, *flags)
-    measured = {"date": now(), "commit": commit(), "command": command, "curve": points}
-    append(path, {**job, **summary, **measured, "seconds": round(time.time() - start, 1)})
+    measured = {"date": now(), "command": command, "curve": points}
+    append(path, {**summary, **job, **measured, "seconds": round(time.time() - start, 1)})
 
 
 def main() -> int:
@@ -120,6 +124,8 @@ def main() -> int:
     args = parser.parse_args()
     path = args.results / "learning.jsonl"
     done, failed = {key(r) for r in read(path)}, 0
+    common = {"total_timesteps": args.total_timesteps, "until": args.until, "commit": commit()}
+    common |= machine() | {"session_command": shlex.join(["python", *sys.argv])}
     jobs = []
     for seed, env_id, variant in itertools.product(args.seeds, args.env_ids, args.variants):
         try:
@@ -129,21 +135,25 @@ def main() -> int:
                 warn(f"{variant}: {failure}")
                 failed += 1
             continue
-        job = {"variant": variant, "env_id": env_id, "seed": seed}
-        job |= {"total_timesteps": args.total_timesteps, "until": args.until}
+        job = {"variant": variant, "env_id": env_id, "seed": seed, **common}
         if key(job) not in done and not args.summary:
             jobs.append(job)
     cores = len(os.sched_getaffinity(0))
     at_once = args.jobs or (1 if any("atari" in job["variant"] for job in jobs) else cores)
-    with ThreadPoolExecutor(at_once) as pool, tqdm(total=len(jobs), unit="run") as progress:
+    for job in jobs:
+        job["jobs"] = at_once
+    pool = ThreadPoolExecutor(at_once)
+    with tqdm(total=len(jobs), unit="run") as progress:
         futures = {pool.submit(learn, job, path): job for job in jobs}
-        for future, job in futures.items():
-            try:
-                future.result()
-            except Failure as failure:
-                warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: {failure}")
-                failed += 1
-            progress.update()
+        try:
+            for future in as_completed(futures):
+                job, failure = futures[future], future.exception()
+                if failure is not None:
+                    warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: {failure}")
+                    failed += 1
+                progress.update()
+        finally:
+            pool.shutdown(cancel_futures=True)
     print(learning_table(read(path)))
     return 1 if failed else 0
 

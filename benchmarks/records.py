@@ -5,6 +5,7 @@ words after the colon are the script's flags. A record is one JSON object on a l
 """
 
 import json
+import math
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -33,6 +35,7 @@ LIBRARIES = (
     "numpy",
     "stable_baselines3",
 )
+NOT_INHERITED = ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
 
 
 class Failure(Exception):
@@ -126,14 +129,18 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def run_process(command: list[str], env: dict | None = None, tick=None) -> str:
-    """The standard output of a command that ended well; else Failure with its last line.
+def run_process(command: list[str], env: dict | None = None, tick=None, limit=math.inf) -> str:
+    """The standard output of a command that ended well within `limit` seconds; else Failure with
+    its last line. It inherits no setting of thread numbers and waiting; env adds variables.
 
     tick(process) is called each second or so, and may end the process by a signal.
     """
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED} | (env or {})
+    started = time.monotonic()
+    text = {"mode": "w+", "errors": "replace"}
+    with tempfile.TemporaryFile(**text) as out, tempfile.TemporaryFile(**text) as err:
         try:
-            process = subprocess.Popen(command, stdout=out, stderr=err, env=env)
+            process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
         except OSError as error:
             raise Failure(f"{command[0]}: {error.strerror}") from None
         stopped = False
@@ -143,6 +150,8 @@ def run_process(command: list[str], env: dict | None = None, tick=None) -> str:
                     status = process.wait(1)
                     break
                 except subprocess.TimeoutExpired:
+                    if time.monotonic() - started > limit:
+                        raise Failure(f"no end after {limit:.0f} seconds") from None
                     stopped = stopped or bool(tick and tick(process))
         finally:
             if process.poll() is None:

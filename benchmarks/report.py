@@ -7,6 +7,8 @@ A table stands between `<!-- NAME -->` and `<!-- /NAME -->` in README.md and ben
 """
 
 import argparse
+import itertools
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -24,6 +26,7 @@ PUBLISHED = {
     "Breakout-v5": (211.24, 151.84, 10_000_000, CLEANRL),
     "Pong-v5": (20.45, 0.09, 10_000_000, CLEANRL),
 }
+HERE = Path(__file__).resolve().parent
 PHASES = ("rollout", "advantages", "update", "log")
 # Okabe and Ito's colours, told apart by colour-blind readers too
 ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
@@ -53,6 +56,16 @@ def published(env_id: str) -> str:
         return ""
     mean, std, steps, source = PUBLISHED[env_id]
     return f"[{mean:,} ± {std:,} at {steps // 1_000_000}M]({source})"
+
+
+def permutation_p(a: list[float], b: list[float]) -> float:
+    """Two-sided p of the difference of means: the share of all ways to deal the values to two sides
+    of these sizes that differ as much. With 3 and 3 values it cannot be less than 0.1."""
+    values, observed = np.array([*a, *b]), abs(np.mean(b) - np.mean(a))
+    deals = list(itertools.islice(itertools.combinations(range(len(values)), len(a)), 200_000))
+    sides = np.array([[i in deal for i in range(len(values))] for deal in map(set, deals)])
+    differences = (values * ~sides).sum(1) / len(b) - (values * sides).sum(1) / len(a)
+    return float((abs(differences) >= observed - 1e-9).mean())
 
 
 def groups(records: list[dict], *fields: str) -> dict[tuple, list[dict]]:
@@ -93,6 +106,15 @@ def figure(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
+def startup(runs: list[dict]) -> str:
+    """Median seconds with a warm cache; before it, where it is known, with an empty one."""
+    if not runs[0].get("startup_s"):
+        return ""
+    cold = [r["startup_s"] for r in runs if r.get("cold_cache")]
+    warm = [r["startup_s"] for r in runs if not r.get("cold_cache")]
+    return " / ".join(f"{statistics.median(values):.1f}" for values in (cold, warm) if values)
+
+
 def rows_of(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table, numbers to the right."""
     rule = ["---", *["--:"] * (len(header) - 1)]
@@ -107,7 +129,6 @@ def throughput_table(records: list[dict]) -> str:
         simulator, eager = cases.get(("simulator",), []), cases.get((same[0]["pair"],), [])
         for (variant,), runs in cases.items():
             sps = [r["sps"] for r in runs]
-            startup = median(runs, "startup_s") if runs[0].get("startup_s") else None
             rows.append(
                 [
                     label(variant),
@@ -116,11 +137,12 @@ def throughput_table(records: list[dict]) -> str:
                     f"{min(sps):,.0f} to {max(sps):,.0f}",
                     figure(ratio(runs, simulator), ".2f"),
                     "" if variant == "simulator" else figure(ratio(runs, eager), ".2f"),
-                    figure(startup, ".1f"),
+                    startup(runs),
+                    str(len(runs)),
                 ]
             )
     header = ["", "environments", "steps/s", "least to most", "of the simulator", "of eager"]
-    return rows_of([*header, "start-up, s"], rows)
+    return rows_of([*header, "start-up, s", "runs"], rows)
 
 
 def ablation_table(records: list[dict]) -> str:
@@ -135,7 +157,7 @@ def ablation_table(records: list[dict]) -> str:
         for (_, name), runs in chosen.items():
             row = [name, f"{median(runs):,.0f}"]
             row += [figure(ratio(runs, base), ".2f") for base in (eager, full)]
-            row += [f"{median(runs, 'startup_s'):.1f}"]
+            row += [startup(runs)]
             rows.append(row + [f"{phase_ms(runs, phase):.1f}" for phase in PHASES])
     header = ["", "steps/s", "of eager", "of all on", "start-up, s"]
     return rows_of(header + [f"{phase}, ms" for phase in PHASES], rows)
@@ -156,7 +178,7 @@ def phase_ms(runs: list[dict], phase: str) -> float:
 def caption(records: list[dict]) -> str:
     """Machine, versions, date, commit and command of a session."""
     r = records[0]
-    rounds = max((x.get("round", 0) for x in records), default=0)
+    rounds = max(x["round"] for x in records)
     versions = ", ".join(f"{name} {v}" for name, v in r["versions"].items())
     parts = [
         f"{r['gpu'] or 'No GPU'}; {r['cpu']}, {r['cores']} cores visible",
@@ -168,14 +190,17 @@ def caption(records: list[dict]) -> str:
 
 
 def sessions(records: list[dict], newest: bool) -> list[list[dict]]:
-    """Sessions of one pair each, the newest first; with `newest`, one for each machine and pair."""
+    """Sessions of one pair each, the newest first; with `newest`, the last of each comparison: of
+    a machine, a pair, a game and numbers of environments."""
     found = list(groups(records, "session", "pair").values())[::-1]
     found.sort(key=lambda s: s[0]["session"], reverse=True)
     if not newest:
         return found
     first: dict[tuple, list[dict]] = {}
     for session in found:
-        first.setdefault((machine_key(session[0]), session[0]["pair"]), session)
+        r = session[0]
+        envs = tuple(sorted({x["num_envs"] for x in session}))
+        first.setdefault((machine_key(r), r["pair"], r.get("game"), envs), session)
     return sorted(first.values(), key=lambda s: s[0]["pair"])
 
 
@@ -202,10 +227,10 @@ def learning_table(records: list[dict]) -> str:
     for (env_id, total, until), variants in runs_of(records).items():
         steps = f"{total if until is None else until:,}"
         if until is not None:
-            steps += f" of {total:,}"
+            steps += f" of {total:,}"  # of the schedule
         known = published(env_id)
         for variant, runs in variants.items():
-            returns = [r["mean_return"] for _, r in sorted(runs.items())]
+            returns = [r["mean_return"] for r in runs.values()]
             spread = f" ± {np.std(returns, ddof=1):,.1f}" if len(returns) > 1 else ""
             rows.append(
                 [
@@ -213,7 +238,7 @@ def learning_table(records: list[dict]) -> str:
                     steps,
                     label(variant),
                     f"{np.mean(returns):,.1f}{spread}",
-                    ", ".join(f"{value:,.1f}" for value in returns),
+                    ", ".join(f"{s}: {r['mean_return']:,.1f}" for s, r in sorted(runs.items())),
                     known,
                 ]
             )
@@ -234,30 +259,45 @@ def pair_notes(variants: dict[str, dict[int, dict]]) -> list[str]:
             if min(len(a), len(b)) < 2:
                 continue
             low, high = bootstrap(a, b)
-            more = "no more" if low <= 0 <= high else "more"
+            p = permutation_p(a, b)
+            verdict = "they differ by more than the seeds do"
+            if p >= 0.05:
+                verdict = f"{len(a)} and {len(b)} seeds do not tell them apart"
             notes.append(
                 f"fast minus eager {np.mean(b) - np.mean(a):+,.1f}, 95% bootstrap interval "
-                f"{low:+,.1f} to {high:+,.1f}: the siblings differ by {more} than the seeds do"
+                f"{low:+,.1f} to {high:+,.1f}, permutation test p = {p:.2f}: {verdict}"
             )
     return notes
 
 
 def learning_block(records: list[dict]) -> str:
-    if not runs_of(records):
-        return "*No records yet.*"
-    machines = "; ".join(
-        f"{gpu or 'no GPU'}, {cpu}, {cores} cores visible" for cpu, cores, gpu in
-        dict.fromkeys(machine_key(r) for r in records)
-    )  # fmt: skip
-    commits = ", ".join(dict.fromkeys(r["commit"] for r in records))
-    days = sorted({r["date"][:10] for r in records})
-    versions = records[-1]["versions"]
-    return (
-        f"{learning_table(records)}\n\n*Mean return of the last 100 games, ± standard deviation "
-        f"over seeds. {machines}; {', '.join(f'{n} {v}' for n, v in versions.items())}; "
-        f"{days[0]}{' to ' + days[-1] if len(days) > 1 else ''}, commit {commits}:* "
-        f"`python benchmarks/learning.py`"
-    )
+    """A table for each machine."""
+    blocks = []
+    for same in groups(records, "cpu", "cores", "gpu").values():
+        if not runs_of(same):
+            continue
+        r = same[0]
+        days = sorted({x["date"][:10] for x in same})
+        parts = [
+            f"{r['gpu'] or 'No GPU'}; {r['cpu']}, {r['cores']} cores visible",
+            ", ".join(
+                f"{name} {v}" for name, v in {**r["versions"], **same[-1]["versions"]}.items()
+            ),
+            days[0] + (f" to {days[-1]}" if len(days) > 1 else ""),
+            "commit " + ", ".join(dict.fromkeys(x["commit"] for x in same)),
+            "mean return of the last 100 games, ± standard deviation over seeds",
+        ]
+        commands = dict.fromkeys(x.get("session_command") for x in same)
+        shown = ", ".join(f"`{command}`" for command in commands if command)
+        note = f"*{'; '.join(parts)}.*" + (f" {shown}" if shown else "")
+        blocks.append(f"{learning_table(same)}\n\n{note}")
+    return "\n\n".join(blocks) or "*No records yet.*"
+
+
+def images(folder: Path, pattern: str, page: Path) -> str:
+    """Links to the plots, from a page in the folder `page`."""
+    found = sorted(path for path in folder.glob(pattern) if path.is_relative_to(page))
+    return "\n\n".join(f"![{p.stem.replace('_', ' ')}]({p.relative_to(page)})" for p in found)
 
 
 def tables(folder: Path, newest: bool) -> dict[str, str]:
@@ -267,6 +307,9 @@ def tables(folder: Path, newest: bool) -> dict[str, str]:
         "throughput": session_blocks(throughput, throughput_table, newest),
         "ablation": session_blocks(ablation, ablation_table, newest),
         "learning": learning_block(read(folder / "learning.jsonl")),
+        "plots": images(
+            folder, "throughput_*.png" if newest else "*.png", ROOT if newest else HERE
+        ),
     }
 
 
@@ -292,8 +335,8 @@ def pages(folder: Path) -> dict[Path, str]:
 
 def slug(record: dict) -> str:
     """A machine in a file's name."""
-    name = record["gpu"] or f"{record['cores']} cores"
-    return name.lower().replace(" ", "-").replace("/", "-")
+    name = record["gpu"] or f"{record['cpu']} {record['cores']} cores"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def plain(variant: str) -> str:
@@ -355,7 +398,7 @@ def plot(folder: Path) -> list[Path]:
             ax.axvline(median(simulator), color=RED, ls="--")
             ax.set_title(
                 f"{first['pair']}: dashed, the simulator alone, {median(simulator):,.0f} steps/s\n"
-                f"{where(first)}; bars are medians, ticks single runs",
+                f"{next(iter(by_envs))[0]} environments; {where(first)}; bars: medians",
                 fontsize=9,
                 loc="left",
             )
@@ -369,11 +412,12 @@ def plot(folder: Path) -> list[Path]:
 
         if len(by_envs) > 1:
             fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-            colours = iter((ORANGE, BLUE, GREEN, PURPLE, SKY, YELLOW, RED))
+            colours = itertools.cycle((ORANGE, BLUE, GREEN, PURPLE, SKY, YELLOW, "black"))
             for (variant,), runs in groups(session, "variant").items():
                 points = [(n, median(same)) for (n,), same in groups(runs, "num_envs").items()]
-                style = {"ls": "--", "color": RED} if variant == "simulator" else {"marker": "o"}
-                style.setdefault("color", next(colours))
+                style = {"ls": "--", "color": RED}
+                if variant != "simulator":
+                    style = {"marker": "o", "color": next(colours)}
                 ax.plot(*zip(*sorted(points), strict=True), label=plain(variant), **style)
             ax.set_xscale("log", base=2)
             ax.set_xticks([n for (n,) in by_envs], [str(n) for (n,) in by_envs])
@@ -385,7 +429,7 @@ def plot(folder: Path) -> list[Path]:
             ax.legend(frameon=False)
             save(fig, f"scaling_{first['pair']}_{slug(first)}.png")
 
-        ours = {v: runs for (v,), runs in cases.items() if v.startswith("ppo_")}
+        ours = {v: runs for (v,), runs in cases.items() if "phase_s" in runs[0]}
         if ours:
             fig, ax = plt.subplots(figsize=(8, 1.4 + 0.42 * len(ours)), layout="constrained")
             left = np.zeros(len(ours))
@@ -403,14 +447,17 @@ def plot(folder: Path) -> list[Path]:
             fig.legend(loc="outside lower center", ncols=len(PHASES), frameon=False)
             save(fig, f"phases_{first['pair']}_{slug(first)}.png")
 
-    by_env = groups(read(folder / "learning.jsonl"), "env_id")
-    for (env_id,), records in by_env.items():
-        variants = {v: runs for g in runs_of(records).values() for v, runs in g.items()}
-        if not variants:
+    learning = read(folder / "learning.jsonl")
+    for (env_id, *_), records in groups(learning, "env_id", "cpu", "cores", "gpu").items():
+        found = runs_of(records)
+        if not found:
             continue
         fig, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
-        colours = iter((ORANGE, BLUE, GREEN, PURPLE))
-        for variant, runs in variants.items():
+        colours = itertools.cycle((ORANGE, BLUE, GREEN, PURPLE, SKY, "black"))
+        for (_, total, until), variant, runs in (
+            (group, variant, runs) for group, variants in found.items()
+            for variant, runs in variants.items()
+        ):  # fmt: skip
             colour = next(colours)
             for ax, column, unit in ((axes[0], 0, 1e6), (axes[1], 1, 60)):
                 curves = [np.array(r["curve"]) for r in runs.values() if len(r["curve"]) > 1]
@@ -422,15 +469,18 @@ def plot(folder: Path) -> list[Path]:
                 grid = np.linspace(max(p[0, column] for p in curves), last, 200)
                 mean = np.mean([np.interp(grid, p[:, column], p[:, 2]) for p in curves], axis=0)
                 text = f"{plain(variant)}, {len(curves)} seed{'s' * (len(curves) > 1)}"
+                if len(found) > 1:
+                    text += f", {(until or total) / 1e6:g}M steps"
                 ax.plot(grid / unit, mean, color=colour, lw=2, label=text)
         axes[0].set_xlabel("environment steps, millions")
         axes[1].set_xlabel("wall-clock since the start of the process, minutes")
         axes[0].set_ylabel("return of a game")
         thousands(axes[0].yaxis)
-        fig.suptitle(f"{env_id}: thin, each seed; thick, their mean", fontsize=9, x=0.01, ha="left")
+        title = f"{env_id}, {where(records[0])}: thin, each seed; thick, their mean"
+        fig.suptitle(title, fontsize=9, x=0.01, ha="left")
         handles, texts = axes[0].get_legend_handles_labels()
         fig.legend(handles, texts, loc="outside lower center", ncols=2, frameon=False)
-        save(fig, f"learning_{env_id}.png")
+        save(fig, f"learning_{env_id}_{slug(records[0])}.png")
     return written
 
 
@@ -439,6 +489,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
+    plots = [] if args.check else plot(args.results)
     stale = {page: text for page, text in pages(args.results).items() if page.read_text() != text}
     if args.check:
         for page in stale:
@@ -446,7 +497,7 @@ def main() -> int:
         return 1 if stale else 0
     for page, text in stale.items():
         page.write_text(text)
-    for path in [*stale, *plot(args.results)]:
+    for path in [*stale, *plots]:
         print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
     return 0
 

@@ -2,8 +2,8 @@
 
     python benchmarks/simulator.py ppo_atari_envpool --num-envs 8
 
-Prints one JSON object. Nothing is learned, copied or counted: no PPO on these environments and
-this machine is faster.
+Prints one JSON object. The environments are the script's own; actions are random, and nothing is
+learned, copied or counted.
 """
 
 import argparse

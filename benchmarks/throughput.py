@@ -10,8 +10,8 @@
 Interleaved: each round runs every case once, each in a process of its own, so that what else the
 machine does falls on all of them. Each run adds a line to results/throughput.jsonl: all of its
 summary.json, the round, the command, the commit, and the steps/s of the simulator alone in that
-round. A peer's figure is what the last match of --peer-sps in its output holds; {num_envs} in its
-command is the number of environments.
+round. A peer's figure is what the last match of --peer-sps in its output holds, start-up included
+if that is how it counts; {num_envs} in its command is the number of environments.
 """
 
 import argparse
@@ -20,9 +20,9 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from records import (
     RESULTS,
@@ -58,9 +58,11 @@ class Case:
     command: list[str]
     shown: str
     """the command as it is put down"""
+    env_id: str | None = None
+    """None is the script's own"""
     env: dict = field(default_factory=dict)
     """environment variables that it sets"""
-    sps_regex: str | None = None
+    sps_regex: re.Pattern | None = None
     """how a peer's figure is found in its output"""
     extra: dict = field(default_factory=dict)
     """more to put down"""
@@ -82,6 +84,7 @@ def variant_case(variant, num_envs, iterations, env_id=None, env=None, extra=Non
         num_envs,
         python(script, *flags),
         setting + shown(script, *flags),
+        env_id,
         env or {},
         extra=extra or {},
         summary=True,
@@ -93,53 +96,59 @@ def helper_case(variant, script, name, num_envs, iterations, env_id) -> Case:
     flags = [name, "--num-envs", num_envs] + (["--env-id", env_id] if env_id else [])
     if variant == "sb3":
         flags += ["--total-timesteps", iterations * num_envs * default(name, "num_steps")]
-    return Case(variant, name, num_envs, python(script, *flags), shown(script, *flags))
+    return Case(variant, name, num_envs, python(script, *flags), shown(script, *flags), env_id)
 
 
-def measure(case: Case) -> dict:
+def measure(case: Case, env: dict, limit: float) -> dict:
     """Runs a case once: what its summary or its output says, `sps` at least."""
-    environment = {**os.environ, **case.env}
     if case.summary:
-        with tempfile.TemporaryDirectory() as runs_dir:
-            run_process([*case.command, "--runs-dir", runs_dir], environment)
+        with TemporaryDirectory() as runs_dir:
+            run_process([*case.command, "--runs-dir", runs_dir], env | case.env, limit=limit)
             (run_dir,) = Path(runs_dir).iterdir()
             result = json.loads((run_dir / "summary.json").read_text())
             if result["sps"] is None:
                 raise Failure("too short a run for a speed: give more --iterations")
             return result
-    output = run_process(case.command, environment)
+    output = run_process(case.command, env | case.env, limit=limit)
     if case.sps_regex is None:
         return json.loads(output.splitlines()[-1])
-    found = re.findall(case.sps_regex, output)
+    found = case.sps_regex.findall(output)
     try:
         return {"sps": float(found[-1])}
     except (IndexError, TypeError, ValueError):
-        raise Failure(f"no figure for '{case.sps_regex}' in its output") from None
+        raise Failure(f"no figure for '{case.sps_regex.pattern}' in its output") from None
 
 
-def run_rounds(cases: list[Case], rounds: int, path: Path) -> tuple[str, int]:
-    """Runs all cases, `rounds` times in turn, and appends their records; a case that fails once is
-    left out from then on. Returns the session's name and the number of failures."""
-    session, failed, simulator = now(), set(), {}
+def run_rounds(cases: list[Case], rounds: int, path: Path, limit: float) -> tuple[str, int]:
+    """Runs all cases, `rounds` times in turn, and appends their records.
+
+    A case that fails, or takes more than `limit` seconds, is left out from then on. Each case has a
+    cache of compiled code to itself, empty in the first round: its start-up then is a cold one.
+    Returns the session's name and the number of failures.
+    """
+    session, failed = now(), set()
     common = {"session": session, "commit": commit(), **machine()}
     common["session_command"] = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}"])
     common["session_command"] += "".join(f" {shlex.quote(word)}" for word in sys.argv[1:])
-    with tqdm(total=rounds * len(cases), unit="run") as progress:
+    with tqdm(total=rounds * len(cases), unit="run") as progress, TemporaryDirectory() as caches:
         for number in range(1, rounds + 1):
+            simulator = {}
             for i, case in enumerate(cases):
                 progress.set_description(f"round {number}: {case.variant}")
                 where = (case.pair, case.num_envs)
                 try:
                     if i not in failed:
-                        result = measure(case)
+                        cache = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(caches, str(i))}
+                        result = measure(case, cache, limit)
                         if case.variant == "simulator":
                             simulator[where] = result["sps"]
                         record = {"variant": case.variant, "pair": case.pair, "round": number}
-                        record |= {"num_envs": case.num_envs, "date": now(), **case.extra}
+                        record |= {"num_envs": case.num_envs, "game": case.env_id}
+                        record |= {"date": now(), "cold_cache": number == 1, **case.extra}
                         record |= {"command": case.shown, "env": case.env, **common, **result}
                         record |= {"simulator_sps": simulator.get(where)}
                         append(path, record)
-                except Failure as failure:
+                except (Failure, OSError, ValueError) as failure:
                     warn(f"{case.variant} (--num-envs {case.num_envs}): {failure}")
                     failed.add(i)
                 progress.update()
@@ -152,26 +161,36 @@ def main() -> int:
     add("--variants", nargs="+", help="NAME or NAME:flag+flag, or sb3:NAME; all by default")
     add("--num-envs", nargs="+", type=int, help="by default what the script has")
     add("--env-id", help="by default what the script has")
-    add("--rounds", type=int, default=5)
-    add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
+    add("--rounds", type=int, help="5 by default")
+    add("--iterations", type=int, help=f"of a run, 3 of them burn-in; {ITERATIONS} by default")
+    add("--timeout", type=float, default=3600, help="seconds until a run counts as failed")
     add("--peer", action="append", default=[], metavar="NAME=COMMAND")
     add("--peer-sps", action="append", default=[], metavar="REGEX", help="one, or one a peer")
-    add("--quick", action="store_true", help="1 round of 6 iterations")
-    add("--results", type=Path, default=RESULTS, help="folder of the records")
+    add("--quick", action="store_true", help="1 round of 6 iterations, not among the results")
+    add("--results", type=Path, help="folder of the records")
     args = parser.parse_args()
     failed = 0
-    iterations, rounds = (6, 1) if args.quick else (args.iterations, args.rounds)
+    iterations = args.iterations or (6 if args.quick else ITERATIONS)
+    rounds = args.rounds or (1 if args.quick else 5)
+    results = args.results or (Path("runs") / "bench" if args.quick else RESULTS)
+    try:
+        regexes = [re.compile(regex) for regex in args.peer_sps]
+    except re.error as error:
+        parser.error(f"--peer-sps: {error}")
     if iterations < 4 or rounds < 1:
         parser.error("give 4 iterations or more, 3 of them are burn-in, and 1 round or more")
     if args.peer and len(args.peer_sps) not in (1, len(args.peer)):
         parser.error("give --peer-sps once, or once for each --peer")
     variants = args.variants
     if variants is None:
-        graphs = "+cudagraphs" if machine()["gpu"] else ""
+        cuda = machine()["gpu"] is not None
+        graphs = "+cudagraphs" if cuda else ""
         variants = []
         for name in ("ppo_atari_envpool", "ppo_continuous_action"):
             fast = f"{name}_torchcompile"
             variants += [name, fast, f"{fast}:compile{graphs}", f"sb3:{name}"]
+        if cuda:  # networks this small may be as fast without
+            variants += [f"{name}:no-cuda", f"{fast}:compile+no-cuda"]
     pairs = list(dict.fromkeys(pair(v.removeprefix("sb3:")) for v in variants))
     if args.peer and len(pairs) > 1:
         parser.error("a peer is compared with one pair: give its --variants")
@@ -199,14 +218,16 @@ def main() -> int:
                     failed += 1
             for i, peer in enumerate(args.peer):
                 peer_name, _, command = peer.partition("=")
-                regex = args.peer_sps[i if len(args.peer_sps) > 1 else 0]
+                regex = regexes[i if len(regexes) > 1 else 0]
                 command = command.replace("{num_envs}", str(num_envs))
                 words = shlex.split(command)
                 if not words:
                     parser.error(f"--peer {peer}: give NAME='COMMAND'")
-                cases.append(Case(peer_name, name, num_envs, words, command, sps_regex=regex))
-    path = args.results / "throughput.jsonl"
-    session, broken = run_rounds(cases, rounds, path)
+                case = Case(peer_name, name, num_envs, words, command, args.env_id)
+                case.sps_regex = regex
+                cases.append(case)
+    path = results / "throughput.jsonl"
+    session, broken = run_rounds(cases, rounds, path, args.timeout)
     records = [r for r in read(path) if r.get("session") == session]
     for name in pairs:
         table = throughput_table([r for r in records if r["pair"] == name])

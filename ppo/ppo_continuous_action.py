@@ -35,6 +35,7 @@ import json
 import math
 import platform
 import random
+import shlex
 import signal
 import sys
 import threading
@@ -232,6 +233,8 @@ def read_args() -> tuple[Args, dict | None]:
     names = asdict(args).keys() - {"resume", "runs_dir"}
     saved = {key: value for key, value in checkpoint["args"].items() if key in names}
     args = tyro.cli(Args, default=Args(**saved, resume=args.resume, runs_dir=args.runs_dir))
+    if os.path.isfile(args.resume) and os.path.basename(args.resume) != "checkpoint.pt":
+        fail("resume", args.resume, "call it checkpoint.pt, in a folder of its own: it is replaced")
     for name in ("env_id", "seed", "num_envs", "num_steps", "num_minibatches"):
         if getattr(args, name) != saved[name]:
             fail(name, getattr(args, name), f"the run to resume has {saved[name]}, and keeps it")
@@ -514,7 +517,8 @@ def set_random_states(states: dict, device) -> None:
 @cache
 def complain(message: str) -> None:
     """A line on stderr for what training goes on without; cached, so that each comes once."""
-    tqdm.write(f"warning: {message}", file=sys.stderr)
+    with suppress(OSError):  # stderr may be a closed pipe, or a file on the same full disk
+        tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
 class Curves(SummaryWriter):
@@ -526,7 +530,7 @@ class Curves(SummaryWriter):
         threading.excepthook = self.thread_failed
 
     def thread_failed(self, failed):
-        if failed.exc_type is not OSError:  # which the next add_scalar raises
+        if not issubclass(failed.exc_type, OSError):  # that one the next add_scalar raises
             threading.__excepthook__(failed)
 
     def add_scalar(self, tag, value, step):
@@ -658,13 +662,14 @@ if __name__ == "__main__":
     except OSError as error:
         flag = ("runs_dir", args.runs_dir) if checkpoint is None else ("resume", args.resume)
         fail(*flag, f"give a folder that can be written ({error.strerror})")
+    wandb_id = checkpoint["wandb_id"] if checkpoint is not None else None
     if args.track:
         import wandb
 
         run = {
             "project": args.wandb_project_name,
             "entity": args.wandb_entity,
-            "id": checkpoint["wandb_id"] if checkpoint is not None else None,
+            "id": wandb_id,
             "resume": "allow",
             "mode": os.environ.get("WANDB_MODE"),  # which check_args may have set
             "sync_tensorboard": True,
@@ -678,6 +683,7 @@ if __name__ == "__main__":
         except wandb.Error as error:
             complain(f"wandb goes on offline: {error}")
             wandb.init(**{**run, "mode": "offline"})
+        wandb_id = wandb.run.id
     # resumed, the curves go on after the checkpoint: later points of the run that ended are purged
     writer = Curves(run_dir, purge_step=None if checkpoint is None else global_step + 1)
     table = [f"|{key}|{value}|" for key, value in asdict(args).items()]
@@ -689,13 +695,14 @@ if __name__ == "__main__":
     phase_s = np.zeros(4)  # seconds in each phase, after burn-in
     burnin_time = clock(device)
     versions = {name: version(name) for name in LIBRARIES if name in sys.modules}
-    stop_signals = []
+    saved, stop_signals = True, []
 
     def stop(signum, frame):
         stop_signals.append(signum)
-        os.write(2, b"\nstopping after this iteration; once more: at once\n")
         for each in handlers:
             signal.signal(each, signal.SIG_DFL)
+        with suppress(OSError):  # the terminal may be gone
+            os.write(2, b"\nstopping after this iteration; once more: at once\n")
 
     handlers = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     progress = tqdm(
@@ -703,6 +710,7 @@ if __name__ == "__main__":
         initial=global_step,
         unit="step",
         unit_scale=True,
+        delay=1e-9,  # first drawn in the loop, where it may fail
     )
     for iteration in range(iterations_done + 1, args.num_iterations + 1):
         # Rollout
@@ -766,12 +774,14 @@ if __name__ == "__main__":
             writer.add_scalar("charts/SPS", sps, global_step)
         if recent_returns:
             progress.set_postfix_str(f"mean return {np.mean(recent_returns):.1f}", refresh=False)
-        progress.update(args.batch_size)
+        with suppress(OSError):  # as in complain
+            progress.update(args.batch_size)
         bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not math.isfinite(x)]
         if bad:
             break  # before the last good checkpoint is overwritten
+        stopping = bool(stop_signals)  # read once: one that comes later waits for an iteration
         due = args.checkpoint_interval and iteration % args.checkpoint_interval == 0
-        if due or stop_signals or iteration == args.num_iterations:
+        if due or stopping or iteration == args.num_iterations:
             checkpoint = {
                 "pair": PAIR,
                 "format": FORMAT,
@@ -785,7 +795,7 @@ if __name__ == "__main__":
                 "random": random_states(device),
                 "episodes": episodes,
                 "recent_returns": list(recent_returns),
-                "wandb_id": wandb.run.id if args.track else None,
+                "wandb_id": wandb_id,
             }
             buffer = io.BytesIO()
             torch.save(checkpoint, buffer)
@@ -797,12 +807,11 @@ if __name__ == "__main__":
         if iteration <= burnin_end:
             burnin_step, burnin_time = global_step, log_end
             phase_s[:] = 0
-        if stop_signals:
+        if stopping:
             break
 
-    for each, handler in handlers.items():
-        signal.signal(each, handler)
-    progress.close()
+    with suppress(OSError):
+        progress.close()
     envs.close()
     writer.close()
     mean_return = float(np.mean(recent_returns)) if recent_returns else None
@@ -826,6 +835,8 @@ if __name__ == "__main__":
     }
     text = json.dumps(summary, indent=2)
     written = replace_file(os.path.join(run_dir, "summary.json"), text.encode())
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
     speed = f"{sps:.0f} steps/s" if sps else "too short a run for a speed"
     score = (
         f", mean return of the last {len(recent_returns)}: {mean_return:.2f}" if episodes else ""
@@ -841,6 +852,7 @@ if __name__ == "__main__":
     if not (saved and written):
         print(f"error: {run_dir}: the end of this run is not saved", file=sys.stderr)
         sys.exit(1)
-    if stop_signals:
-        print(f"to go on: python {sys.argv[0]} --resume {run_dir}")
+    if stop_signals and iteration < args.num_iterations:
+        command = shlex.join([sys.executable, sys.argv[0], "--resume", run_dir])
+        print(f"to go on: {command}")
         sys.exit(128 + stop_signals[0])

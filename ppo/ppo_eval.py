@@ -23,11 +23,12 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 # ]
 # ///
 import io
+import itertools
 import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -79,6 +80,8 @@ class Game:
     actions: list
     total: float = 0.0
     """return: the sum of the raw rewards"""
+    replayed: float | None = None
+    """the return when it was played again for a film"""
 
     @property
     def length(self) -> int:
@@ -105,11 +108,10 @@ def load_checkpoint(path: str) -> tuple[str, dict]:
         fail("run", path, "not a whole checkpoint, or one that holds more than plain values")
     if not isinstance(checkpoint, dict) or checkpoint.get("pair") not in PLAYERS:
         fail("run", path, "not a checkpoint of " + " or ".join(PLAYERS))
-    if checkpoint["format"] != FORMAT:
-        newer = "newer" if checkpoint["format"] > FORMAT else "older"
-        fail(
-            "run", path, f"of a {newer} format, {checkpoint['format']}; this script reads {FORMAT}"
-        )
+    number = checkpoint.get("format")
+    if number != FORMAT:
+        other = "a newer" if isinstance(number, int) and number > FORMAT else "another"
+        fail("run", path, f"of {other} format, {number}; this script reads {FORMAT}")
     return file, checkpoint
 
 
@@ -168,16 +170,19 @@ class Atari:
             probs = probs / torch.stack(noise)
         return probs.argmax(-1).numpy()
 
-    def film(self, game: Game) -> tuple[list[np.ndarray], float]:
-        """The game played again: frames (420, 320, 3) uint8, twice the console's, and return."""
+    def film(self, game: Game) -> Iterator[np.ndarray]:
+        """The game played again: frames (420, 320, 3) uint8, twice the console's.
+
+        Leaves in game.replayed the return of what was filmed.
+        """
         envs = self.make([game.seed], render_mode="rgb_array")
         envs.reset()
-        frames, total = [envs.render()[0]], 0.0
+        yield envs.render()[0].repeat(2, axis=0).repeat(2, axis=1)
+        game.replayed = 0.0
         for action in game.actions:
-            total += float(envs.step(np.array([action]))[1][0])
-            frames.append(envs.render()[0])
+            game.replayed += float(envs.step(np.array([action]))[1][0])
+            yield envs.render()[0].repeat(2, axis=0).repeat(2, axis=1)
         envs.close()
-        return [frame.repeat(2, axis=0).repeat(2, axis=1) for frame in frames], total
 
 
 class Continuous:
@@ -215,33 +220,37 @@ class Continuous:
         return np.clip(action.numpy(), self.low, self.high)
 
     def camera(self) -> dict[str, str]:
-        """The camera that follows the body, in the models that have one."""
-        import mujoco
-
-        model = getattr(self.make_env().unwrapped, "model", None)
-        if not isinstance(model, mujoco.MjModel):
+        """The camera that follows the body, in the MuJoCo models that have one."""
+        env = self.make_env()
+        model, mujoco = getattr(env.unwrapped, "model", None), sys.modules.get("mujoco")
+        env.close()
+        if mujoco is None or not isinstance(model, mujoco.MjModel):
             return {}
         found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track") >= 0
         return {"camera_name": "track"} if found else {}
 
-    def film(self, game: Game) -> tuple[list[np.ndarray], float]:
-        """The game played again: frames (height, width, 3) uint8, and return."""
+    def film(self, game: Game) -> Iterator[np.ndarray]:
+        """The game played again: frames (height, width, 3) uint8.
+
+        Leaves in game.replayed the return of what was filmed.
+        """
         os.environ["MUJOCO_GL"] = MUJOCO_GL
+        env = self.make_env(render_mode="rgb_array", **self.camera())
+        self.fps = env.metadata.get("render_fps", self.fps)
+        env.reset(seed=game.seed)
         try:
-            env = self.make_env(render_mode="rgb_array", **self.camera())
-            env.reset(seed=game.seed)
-            frames, total = [env.render()], 0.0
+            frame = env.render()
         except gym.error.DependencyNotInstalled as error:
             fail("--capture-video", self.env_id, str(error), status=1)
         except Exception as error:  # what a missing library makes MuJoCo raise depends on which
             sys.unraisablehook = lambda _: None  # and taking down what is half made raises again
             fail("--capture-video", self.env_id, f"{NO_RENDERER} ({error})", status=1)
-        self.fps = env.metadata.get("render_fps", self.fps)
+        yield frame
+        game.replayed = 0.0
         for action in game.actions:
-            total += float(env.step(action)[1])
-            frames.append(env.render())
+            game.replayed += float(env.step(action)[1])
+            yield env.render()
         env.close()
-        return frames, total
 
 
 PLAYERS: dict[str, type] = {"ppo_atari_envpool": Atari, "ppo_continuous_action": Continuous}
@@ -291,14 +300,18 @@ if __name__ == "__main__":
         player = PLAYERS[checkpoint["pair"]](checkpoint, args.deterministic)
     except KeyError as error:
         fail("run", args.run, f"a checkpoint without {error}")
-    # a game's seed starts its environment and draws its actions
-    seeds = (np.random.SeedSequence(args.seed).generate_state(args.episodes) >> 1).tolist()
+    # a game's seed starts its environment and draws its actions; no game of training has it
+    seeds = np.random.SeedSequence(args.seed, spawn_key=(1,)).generate_state(args.episodes) >> 1
+    seeds = seeds.tolist()
 
     games = []
     with tqdm(total=args.episodes, unit="game") as progress:
         for start in range(0, args.episodes, args.num_envs):
             chunk = seeds[start : start + args.num_envs]
-            games += play(player, chunk, on_end=lambda game: progress.update())
+            try:
+                games += play(player, chunk, on_end=lambda game: progress.update())
+            except (gym.error.Error, ImportError) as error:
+                fail("run", args.run, f"{player.env_id} cannot be made: {error}", status=1)
 
     returns = [game.total for game in games]
     result = {
@@ -311,7 +324,7 @@ if __name__ == "__main__":
         "median": statistics.median(returns),
         "returns": returns,
         "lengths": [game.length for game in games],
-        "versions": {name: version(name) for name in LIBRARIES},
+        "versions": {name: version(name) for name in LIBRARIES if name in sys.modules},
     }
     way = "most likely actions" if args.deterministic else "sampled actions"
     print(f"{result['env_id']} after {result['global_step']:,} steps of training, {way}")
@@ -324,14 +337,24 @@ if __name__ == "__main__":
 
     if args.capture_video:
         import imageio.v2 as imageio
+        import imageio_ffmpeg
 
         number = 0 if args.video_game == "first" else int(np.argmax(returns))
-        frames, total = player.film(games[number])
-        if total != games[number].total:
-            fail("video", f"of game {number + 1}", "the game did not repeat itself", status=1)
-        video = os.path.join(folder, "video.mp4")
+        game, frames = games[number], 0
+        video, unfinished = (os.path.join(folder, name) for name in ("video.mp4", ".video.mp4"))
+        film = player.film(game)
+        first = next(film)
         try:
-            imageio.mimwrite(video, frames, fps=player.fps, macro_block_size=2)
-        except OSError as error:
-            fail("cannot write", video, str(error.strerror or error), status=1)
-        print(f"{video}: game {number + 1}, return {total:.2f}, {len(frames)} frames")
+            with imageio.get_writer(unfinished, fps=player.fps, macro_block_size=2) as writer:
+                for frame in itertools.chain([first], film):
+                    writer.append_data(frame)
+                    frames += 1
+            whole = imageio_ffmpeg.count_frames_and_secs(unfinished)[0] == frames
+        except (OSError, RuntimeError) as error:
+            with suppress(OSError):
+                os.remove(unfinished)
+            fail("cannot write", video, str(error).strip().partition("\n")[0], status=1)
+        if not whole or game.replayed != game.total:
+            fail("cannot write", video, "the film is not the game that was scored", status=1)
+        os.replace(unfinished, video)
+        print(f"{video}: game {number + 1}, return {game.total:.2f}, {frames} frames")

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import ablation
 import pytest
 import records
 import report
@@ -60,6 +61,7 @@ def test_ratios_are_of_the_same_round(tmp_path):
         "0.38",
         "2.00",
         "2.0",
+        "3",
     ]
     assert "| 800 |" in simulator and "| 0.12 | 1.00 |" in slow
     for record in found:
@@ -83,15 +85,29 @@ def test_ablation_table():
     assert table[-1] == "| without x | 150 | 1.50 | 0.75 | 2.0 | 100.0 | 2.0 | 200.0 | 0.0 |"
 
 
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize("pair", ["ppo_atari_envpool", "ppo_continuous_action"])
+def test_ablation_cases(pair, cuda):
+    """Each has flags that its script has, and no two measure the same."""
+    cases = ablation.cases_of(pair, cuda)
+    for _, _, variant, _ in cases:
+        assert records.pair(records.split_variant(variant)[0]) == pair
+    assert len({(variant, str(env)) for _, _, variant, env in cases}) == len(cases)
+    assert any("cudagraphs" in variant for _, _, variant, _ in cases) == cuda
+
+
 def test_siblings_differ_by_more_than_seeds_do():
     def runs(*returns):
         return {seed: {"mean_return": value} for seed, value in enumerate(returns)}
 
     pair = ("ppo_continuous_action", "ppo_continuous_action_torchcompile:compile")
+    apart = (runs(1, 2, 3, 4), runs(11, 12, 13, 14))
+    (note,) = report.pair_notes(dict(zip(pair, apart, strict=True)))
+    assert "+10.0" in note and "p = 0.03: they differ by more than" in note
     (note,) = report.pair_notes(dict(zip(pair, (runs(1, 2, 3), runs(11, 12, 13)), strict=True)))
-    assert "+10.0" in note and "differ by more than" in note
+    assert "p = 0.10: 3 and 3 seeds do not tell them apart" in note
     (note,) = report.pair_notes(dict(zip(pair, (runs(1, 9, 20), runs(2, 11, 13)), strict=True)))
-    assert "no more than" in note
+    assert "do not tell them apart" in note
     assert report.pair_notes(dict(zip(pair, (runs(1), runs(2)), strict=True))) == []
 
 
@@ -102,15 +118,16 @@ def test_plots(tmp_path):
     for record in found:
         records.append(tmp_path / "throughput.jsonl", record)
     fields = {"env_id": "X-v1", "total_timesteps": 9, "until": None, "mean_return": 2.0}
+    fields |= {"cpu": "P", "cores": 2, "gpu": None}
     for seed in (1, 2):
         run = {"variant": eager, "seed": seed, "curve": [[1, 0.5, 1.0], [9, 2.0, 3.0]], **fields}
         records.append(tmp_path / "learning.jsonl", run)
     names = {path.name for path in report.plot(tmp_path)}
     assert names == {
-        "throughput_ppo_continuous_action_2-cores.png",
-        "scaling_ppo_continuous_action_2-cores.png",
-        "phases_ppo_continuous_action_2-cores.png",
-        "learning_X-v1.png",
+        "throughput_ppo_continuous_action_p-2-cores.png",
+        "scaling_ppo_continuous_action_p-2-cores.png",
+        "phases_ppo_continuous_action_p-2-cores.png",
+        "learning_X-v1_p-2-cores.png",
     }
     assert all((tmp_path / name).stat().st_size > 5000 for name in names)
 
@@ -128,7 +145,8 @@ def lines_of(path):
 def test_throughput_goes_on_without_what_fails(tmp_path):
     eager = "ppo_continuous_action"
     python = sys.executable
-    flags = ["--variants", eager, f"{eager}:turbo", "--rounds", "2", "--iterations", "4"]
+    flags = ["--variants", eager, f"{eager}:turbo", f"sb3:{eager}", "--rounds", "2"]
+    flags += ["--iterations", "4"]
     flags += ["--peer", f"""counts={python} -c "print('SPS: 17')" """, "--peer-sps", r"SPS: (\d+)"]
     flags += ["--peer", f"silent={python} -c 1", "--peer-sps", r"SPS: (\d+)"]
     flags += ["--peer", f"broken={python} -c nope", "--peer-sps", r"SPS: (\d+)"]
@@ -142,9 +160,9 @@ def test_throughput_goes_on_without_what_fails(tmp_path):
     assert "NameError" in done.stderr and done.stderr.count("NameError") == 1
     found = lines_of(tmp_path / "throughput.jsonl")
     assert [(r["round"], r["variant"]) for r in found] == [
-        (i, name) for i in (1, 2) for name in ("simulator", eager, "counts")
+        (i, name) for i in (1, 2) for name in ("simulator", eager, "sb3", "counts")
     ]
-    assert found[2]["sps"] == 17 and found[1]["global_step"] == 4 * 2048
+    assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 2048
     assert 0 < found[1]["sps"] < found[0]["sps"] == found[1]["simulator_sps"]
     assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 1")
     assert "| counts | 1 | 17 |" in done.stdout

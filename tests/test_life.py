@@ -78,7 +78,7 @@ def test_resumed_learner_is_bit_exact(name, tmp_path, capsys):
     assert ended.value.code == 143
     (run_dir,) = (tmp_path / "halves").iterdir()
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("to go on: python ") and line.endswith(f" --resume {run_dir}")
+    assert line.startswith("to go on: ") and line.endswith(f" --resume {run_dir}")
     assert checkpoint_of(tmp_path / "halves")["global_step"] == 48
     assert json.loads((run_dir / "summary.json").read_text())["global_step"] == 48
 
@@ -159,6 +159,8 @@ def test_what_cannot_be_resumed_is_refused(name, tmp_path, capsys, monkeypatch):
         name, "--resume", path, "--total-timesteps", 96, "--ent-coef", 0, monkeypatch=monkeypatch
     )
     assert args.ent_coef == 0
+    other = shutil.copy(path, run_dir / "other.pt")
+    assert "call it checkpoint.pt" in refused("--resume", other, "--total-timesteps", 96)
     assert "--total-timesteps 48: give more: the run has done 48" in refused("--resume", run_dir)
     more = ["--resume", run_dir, "--total-timesteps", 960]
     for flag, value in (
@@ -255,16 +257,14 @@ def test_interrupted_and_resumed(name, flags, signum, tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + signum, err
     (run_dir,) = (tmp_path / "runs").iterdir()
-    words = out.splitlines()[-1].split()
-    assert words[:4] == ["to", "go", "on:", "python"] and words[5:] == [
-        "--resume",
-        f"runs/{run_dir.name}",
-    ]
+    line = out.splitlines()[-1]
+    assert line.startswith(f"to go on: {sys.executable} ") and line.endswith(f"runs/{run_dir.name}")
     checkpoint = checkpoint_of(tmp_path / "runs")
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["global_step"] == checkpoint["global_step"] > 0
     total = checkpoint["global_step"] + 64
-    done = run_script(words[4], *words[5:], "--total-timesteps", total, cwd=tmp_path)
+    command = [*line.removeprefix("to go on: ").split(), "--total-timesteps", str(total)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [run_dir.name]
     summary = json.loads((run_dir / "summary.json").read_text())
@@ -393,6 +393,26 @@ def test_a_full_disk(tmp_path):
         assert steps[-5:] == [256 * i for i in range(16, 21)] and 256 in steps
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_a_log_on_a_full_disk_and_a_closed_pipe(tmp_path):
+    """Neither a stderr that takes nothing nor a terminal that is gone ends a run."""
+    flags = [*small("ppo_continuous_action"), "--checkpoint-interval", 1, "--runs-dir"]
+    command = [sys.executable, str(PPO / "ppo_continuous_action.py"), *map(str, flags)]
+    with open("/dev/full", "w") as full:
+        subprocess.run([*command, tmp_path / "full"], stderr=full, stdout=full)
+    assert checkpoint_of(tmp_path / "full")["global_step"] == 48
+    process = subprocess.Popen([*command, tmp_path / "closed"], stderr=subprocess.PIPE)
+    process.stderr.close()
+    process.wait(120)
+    assert checkpoint_of(tmp_path / "closed")["global_step"] == 48
+
+
+def test_a_signal_in_the_last_iteration(tmp_path):
+    """The run is complete: there is nothing to go on with."""
+    name = "ppo_continuous_action"
+    run = run_main(name, *small(name), runs_dir=tmp_path, edit=interrupt_at(3))
+    assert run.stop_signals == [15] and checkpoint_of(tmp_path)["global_step"] == 48
 
 
 def test_a_file_that_may_not_grow(tmp_path):

@@ -126,7 +126,7 @@ def main() -> int:
     done, failed = {key(r) for r in read(path)}, 0
     common = {"total_timesteps": args.total_timesteps, "until": args.until, "commit": commit()}
     common |= machine() | {"session_command": shlex.join(["python", *sys.argv])}
-    jobs = []
+    jobs, recorded = [], 0
     for seed, env_id, variant in itertools.product(args.seeds, args.env_ids, args.variants):
         try:
             split_variant(variant)
@@ -136,10 +136,13 @@ def main() -> int:
                 failed += 1
             continue
         job = {"variant": variant, "env_id": env_id, "seed": seed, **common}
-        if key(job) not in done and not args.summary:
+        if key(job) in done:
+            recorded += 1
+        elif not args.summary:
             jobs.append(job)
     cores = len(os.sched_getaffinity(0))
     at_once = args.jobs or (1 if any("atari" in job["variant"] for job in jobs) else cores)
+    warn(f"{len(jobs)} runs to do, {recorded} with a record")
     for job in jobs:
         job["jobs"] = at_once
     pool = ThreadPoolExecutor(at_once)

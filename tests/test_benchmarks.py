@@ -88,11 +88,11 @@ def test_ablation_table():
 @pytest.mark.parametrize("cuda", [False, True])
 @pytest.mark.parametrize("pair", ["ppo_atari_envpool", "ppo_continuous_action"])
 def test_ablation_cases(pair, cuda):
-    """Each has flags that its script has, and no two measure the same."""
+    """Each has flags that its script has, and no two of a group measure the same."""
     cases = ablation.cases_of(pair, cuda)
     for _, _, variant, _ in cases:
         assert records.pair(records.split_variant(variant)[0]) == pair
-    assert len({(variant, str(env)) for _, _, variant, env in cases}) == len(cases)
+    assert len({(group, variant, str(env)) for group, _, variant, env in cases}) == len(cases)
     assert any("cudagraphs" in variant for _, _, variant, _ in cases) == cuda
 
 
@@ -189,7 +189,7 @@ def test_learning_runs_each_run_once(tmp_path):
     assert list(steps) == sorted(steps) and steps[-1] == 8039 and min(seconds) > 0
     assert record["mean_return"] == pytest.approx(sum(returns) / len(returns), abs=1e-3)
     done = benchmark("learning", *flags[:2], *flags[3:])  # without Nope-v1
-    assert "0/0" in done.stderr and "no script 'nope'" in done.stderr
+    assert "0 runs to do, 1 with a record" in done.stderr and "no script 'nope'" in done.stderr
     assert lines_of(tmp_path / "learning.jsonl") == [record]
     done = benchmark("learning", "--summary", "--results", tmp_path)
     assert (

@@ -400,7 +400,7 @@ def test_a_log_on_a_full_disk_and_a_closed_pipe(tmp_path):
     flags = [*small("ppo_continuous_action"), "--checkpoint-interval", 1, "--runs-dir"]
     command = [sys.executable, str(PPO / "ppo_continuous_action.py"), *map(str, flags)]
     with open("/dev/full", "w") as full:
-        subprocess.run([*command, tmp_path / "full"], stderr=full, stdout=full)
+        subprocess.run([*command, tmp_path / "full"], stderr=full)
     assert checkpoint_of(tmp_path / "full")["global_step"] == 48
     process = subprocess.Popen([*command, tmp_path / "closed"], stderr=subprocess.PIPE)
     process.stderr.close()

@@ -33,6 +33,7 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
             ("off", "without channels-last", f"{full}+no-channels-last", {}),
             ("off", "without kept memory", f"{full}+no-keep-memory", {}),
             ("off", "without sleeping threads", full, SPIN),
+            ("", "all on, and bfloat16", f"{full}+bfloat16", {}),
             ("on", "nothing but the file's other differences", off, SPIN),
             ("on", "kept memory", fast, SPIN),
             ("on", "sleeping threads", off, {}),
@@ -74,7 +75,7 @@ def main() -> int:
     for name in args.pairs:
         num_envs = default(name, "num_envs")
         common = (name, num_envs, args.iterations, None)
-        cases.append(helper_case("simulator", "benchmarks/simulator.py", *common))
+        cases.append(helper_case("simulator", "benchmarks/floors.py", *common))
         for group, label, variant, env in cases_of(name, cuda):
             extra = {"group": group, "label": label}
             case = variant_case(variant, num_envs, args.iterations, env=env, extra=extra)

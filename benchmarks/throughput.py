@@ -188,7 +188,10 @@ def main() -> int:
         variants = []
         for name in ("ppo_atari_envpool", "ppo_continuous_action"):
             fast = f"{name}_torchcompile"
-            variants += [name, fast, f"{fast}:compile{graphs}", f"sb3:{name}"]
+            variants += [name, fast, f"{fast}:compile{graphs}"]
+            if name == "ppo_atari_envpool":
+                variants += [f"{fast}:compile{graphs}+bfloat16"]
+            variants += [f"sb3:{name}"]
         if cuda:  # networks this small may be as fast without
             variants += [f"{name}:no-cuda", f"{fast}:compile+no-cuda"]
     pairs = list(dict.fromkeys(pair(v.removeprefix("sb3:")) for v in variants))
@@ -204,7 +207,7 @@ def main() -> int:
             continue
         for num_envs in args.num_envs or [default(name, "num_envs")]:
             common = (name, num_envs, iterations, args.env_id)
-            cases.append(helper_case("simulator", "benchmarks/simulator.py", *common))
+            cases.append(helper_case("simulator", "benchmarks/floors.py", *common))
             for variant in variants:
                 if pair(variant.removeprefix("sb3:")) != name:
                     continue

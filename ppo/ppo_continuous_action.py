@@ -291,20 +291,17 @@ class EpisodeStatistics:
 
 
 class RunningMeanVar:
-    """Mean and variance of all rows so far, batch by batch (Chan, Golub and LeVeque 1979)."""
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
 
     def __init__(self, shape):
         self.mean, self.var, self.count = np.zeros(shape), np.ones(shape), 1e-4
 
     def update(self, x):
         """Takes in x, (rows, ...) float."""
-        n, total = len(x), self.count + len(x)
-        mean = x.sum(0) / n
-        var = np.square(x - mean).sum(0) / n
-        delta = mean - self.mean
-        between = np.square(delta) * (self.count * n / total)
-        self.mean = self.mean + delta * (n / total)
-        self.var = (self.var * self.count + var * n + between) / total
+        total = self.count + len(x)
+        delta = x - self.mean
+        self.mean = self.mean + delta.sum(0) / total
+        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
         self.count = total
 
 

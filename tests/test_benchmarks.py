@@ -74,6 +74,27 @@ def test_ratios_are_of_the_same_round(tmp_path):
     assert report.filled(text, report.tables(tmp_path, True)) == text
 
 
+def test_floors_table():
+    """1,024 steps: 128 ms of simulator; 10 and 100 million operations each, at 10**11 or 10**12."""
+    eager = "ppo_continuous_action"
+    rates = {"float32": 1e11, "bfloat16": 1e12}
+    floor = {"flops_acting": 1e7, "flops_learning": 1e8, "flops_per_s": rates}
+    floor |= {"bus_bytes": 100, "bus_bytes_per_s": None}
+    found = session("simulator", [8000.0] * 3, **floor) + session("sb3", [100.0] * 3)
+    for record in found:
+        del record["phase_s"]
+    found += session(eager, [500.0] * 3, device="cpu")
+    args = found[-1]["args"] | {"bfloat16": True}
+    found += session(f"{eager}:x", [500.0] * 3, device="cpu", args=args)
+    _, _, in_float32, in_bfloat16 = report.floors_table(found).splitlines()
+    floors = ["128.0 + 102.4", "200.0", "1024.0", "5.12", "500", "816", "0.61"]
+    assert in_float32 == f"| `{eager}` | 1 | 100.0 | {' | '.join(floors)} |"
+    floors = ["128.0 + 10.2", "200.0", "102.4", "0.51", "500", "4,255", "0.12"]
+    assert in_bfloat16 == f"| `{eager} --x` | 1 | 100.0 | {' | '.join(floors)} |"
+    assert "10.00 million operations to act and 100.00 million to learn" in report.rates(found)
+    assert report.floors_table([r for r in found if "flops_acting" not in r]) == ""
+
+
 def test_ablation_table():
     eager = "ppo_continuous_action"
     found = session(eager, [100.0] * 3, group="", label="eager file")
@@ -164,6 +185,10 @@ def test_throughput_goes_on_without_what_fails(tmp_path):
     ]
     assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 2048
     assert 0 < found[1]["sps"] < found[0]["sps"] == found[1]["simulator_sps"]
+    # 17-64-64-6 and 17-64-64-1: 2 operations a weight; the gradient of the input is not needed
+    weights, first = 2 * (17 * 64 + 64 * 64) + 64 * 6 + 64, 2 * 17 * 64
+    assert found[0]["flops_acting"] == 2 * weights
+    assert found[0]["flops_learning"] == 10 * (6 * weights - 2 * first)
     assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 1")
     assert "| counts | 1 | 17 |" in done.stdout
 

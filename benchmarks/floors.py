@@ -1,0 +1,110 @@
+"""What a script cannot do without: its simulator, its arithmetic and its bytes over the bus.
+
+    python benchmarks/floors.py ppo_atari_envpool --num-envs 8
+
+Prints one JSON object: steps/s of the script's environments with actions drawn beforehand, nothing
+learned, copied or counted; the floating-point operations and the bytes of one environment step; and
+what the device does of them per second, at its best, with the script's own number of threads.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+import time
+
+import numpy as np
+from records import ROOT
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def steps_per_second(envs, num_envs: int, seconds: float) -> float:
+    """Environment steps per second with random actions, after a second of them."""
+    rng = np.random.default_rng(0)
+    space = envs.single_action_space
+    if hasattr(space, "n"):
+        actions = rng.integers(0, space.n, (1024, num_envs))  # (steps, N)
+    else:
+        actions = rng.uniform(space.low, space.high, (1024, num_envs, *space.shape))
+        actions = actions.astype(np.float32)  # (steps, N, A)
+    start, steps, warm = time.perf_counter(), 0, False
+    while True:
+        envs.step(actions[steps % len(actions)])
+        steps += 1
+        elapsed = time.perf_counter() - start
+        if not warm and elapsed > 1:
+            start, steps, warm = time.perf_counter(), 0, True
+        elif warm and elapsed > seconds:
+            return steps * num_envs / elapsed
+
+
+def operations(agent, obs: torch.Tensor) -> tuple[float, float]:
+    """Floating-point operations for each row of obs: of a forward pass, and of both passes."""
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
+        agent(obs)
+    with FlopCounterMode(display=False) as both:
+        sum(output.sum() for output in agent(obs)).backward()
+    return forward.get_total_flops() / len(obs), both.get_total_flops() / len(obs)
+
+
+def best_rate(work, amount: float, device: torch.device) -> float:
+    """Units per second of work(), which does `amount` of them: the best of a second of calls."""
+
+    def once():
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    end, times = time.perf_counter() + 1, [once()]
+    while time.perf_counter() < end:
+        times.append(once())
+    return amount / min(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("script", help="a script of ppo/, whose make_envs makes the environments")
+    parser.add_argument("--env-id")
+    parser.add_argument("--num-envs", type=int)
+    parser.add_argument("--seconds", type=float, default=5.0, help="measured after 1 second")
+    given = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "ppo"))
+    script = importlib.import_module(given.script)
+    args = script.Args()
+    args.env_id = given.env_id or args.env_id
+    args.num_envs = given.num_envs or args.num_envs
+    envs = script.make_envs(args)
+    envs.reset()
+    found = {"sps": steps_per_second(envs, args.num_envs, given.seconds)}
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    shape = envs.single_observation_space.shape
+    pixels = envs.single_observation_space.dtype == np.uint8
+    obs = torch.zeros(args.minibatch_size, *shape, dtype=torch.uint8 if pixels else torch.float32)
+    forward, both = operations(script.Agent(envs), obs)
+    found |= {"flops_acting": forward, "flops_learning": args.update_epochs * both}
+    n = 8192 if device.type == "cuda" else 2048
+    rates = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        a = torch.randn(n, n, device=device, dtype=dtype)
+        rates[str(dtype).removeprefix("torch.")] = best_rate(lambda a=a: a @ a, 2 * n**3, device)
+    found |= {"flops_per_s": rates}
+
+    action = 8 if hasattr(envs.single_action_space, "n") else 4 * envs.single_action_space.shape[0]
+    flags = 3 * 8  # reward, done and termination, float64
+    found |= {"bus_bytes": obs[0].nbytes + action + flags, "bus_bytes_per_s": None}
+    if device.type == "cuda":
+        block = torch.zeros(2**28, dtype=torch.uint8).pin_memory()
+        target = block.to(device)
+        found["bus_bytes_per_s"] = best_rate(lambda: target.copy_(block), block.nbytes, device)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -218,7 +218,7 @@ def rates(records: list[dict]) -> str:
     bus = r["bus_bytes_per_s"]
     return (
         f"A step needs {r['flops_acting'] / 1e6:,.2f} million operations to act and "
-        f"{r['flops_learning'] / 1e6:,.2f} million to learn; a product of large matrices does "
+        f"{r['flops_learning'] / 1e6:,.2f} million to learn; products of large matrices run at "
         f"{best}. Between host and device go {r['bus_bytes']:,} bytes a step"
         + (f", at {bus / 1e9:,.1f} GB/s." if bus else "; there is no GPU here.")
     )

@@ -3,9 +3,10 @@
     python benchmarks/ablation.py --rounds 3                       # both pairs
     python benchmarks/ablation.py --pairs ppo_continuous_action
 
-Everything is switched by the fast file's own flags, and by GOMP_SPINCOUNT, which its Atari script
-sets: 300000 is what OpenMP does when it is not set. Interleaved rounds as in throughput.py; each
-run adds a line to results/ablation.jsonl, with start-up seconds and the seconds in each phase.
+Switched by the fast file's own flags, and by GOMP_SPINCOUNT, which its Atari script sets: 300000 is
+what OpenMP does when it is not set. What has no flag, as the scan, counts to the file's other
+differences. Interleaved rounds as in throughput.py; each run adds a line to results/ablation.jsonl,
+with start-up seconds and the seconds in each phase.
 """
 
 import argparse

@@ -67,6 +67,22 @@ def best_rate(work, amount: float, device: torch.device) -> float:
     return amount / min(times)
 
 
+def matrix_rates(device: torch.device) -> dict[str, float]:
+    """Floating-point operations per second in a product of large matrices; float32 is TF32 where
+    the script allows it and a GPU has it."""
+    n, side = (8192, 16) if device.type == "cuda" else (2048, 32)
+    rates = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        a = torch.randn(n, n, device=device, dtype=dtype)
+        # a @ a.T as a convolution in NHWC, which on a CPU another library computes
+        w, x = a[:, :, None, None], a.view(n // side**2, side, side, n).permute(0, 3, 1, 2)
+        rates[str(dtype).removeprefix("torch.")] = max(
+            best_rate(lambda a=a: a @ a, 2 * n**3, device),
+            best_rate(lambda x=x, w=w: torch.conv2d(x, w), 2 * n**3, device),
+        )
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("script", help="a script of ppo/, whose make_envs makes the environments")
@@ -83,31 +99,23 @@ def main() -> None:
     envs.reset()
     found = {"sps": steps_per_second(envs, args.num_envs, given.seconds)}
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shape = envs.single_observation_space.shape
     pixels = envs.single_observation_space.dtype == np.uint8
     obs = torch.zeros(args.minibatch_size, *shape, dtype=torch.uint8 if pixels else torch.float32)
     forward, both = operations(script.Agent(envs), obs)
     found |= {"flops_acting": forward, "flops_learning": args.update_epochs * both}
-    n, side = (8192, 16) if device.type == "cuda" else (2048, 32)
-    rates = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        a = torch.randn(n, n, device=device, dtype=dtype)
-        # the same product as a convolution, which on a CPU another library computes
-        w, x = a[:, :, None, None], a.T.reshape(n // side**2, side, side, n).permute(0, 3, 1, 2)
-        rates[str(dtype).removeprefix("torch.")] = max(
-            best_rate(lambda a=a: a @ a, 2 * n**3, device),
-            best_rate(lambda x=x, w=w: torch.conv2d(x, w), 2 * n**3, device),
-        )
-    found |= {"flops_per_s": rates}
+    devices = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
+    found["flops_per_s"] = {device.type: matrix_rates(device) for device in devices}
 
     action = 8 if hasattr(envs.single_action_space, "n") else 4 * envs.single_action_space.shape[0]
     flags = 3 * 8  # reward, done and termination, float64
     found |= {"bus_bytes": obs[0].nbytes + action + flags, "bus_bytes_per_s": None}
-    if device.type == "cuda":
+    if torch.cuda.is_available():
         block = torch.zeros(2**28, dtype=torch.uint8).pin_memory()
-        target = block.to(device)
-        found["bus_bytes_per_s"] = best_rate(lambda: target.copy_(block), block.nbytes, device)
+        target = block.cuda()
+        found["bus_bytes_per_s"] = best_rate(
+            lambda: target.copy_(block), block.nbytes, target.device
+        )
     print(json.dumps(found))
 
 

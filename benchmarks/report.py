@@ -164,62 +164,61 @@ def ablation_table(records: list[dict]) -> str:
 
 
 def floors_table(records: list[dict]) -> str:
-    """Of one session and one pair: what the machine cannot do in less, beside what was measured.
+    """Of one ablation and one pair: what the machine cannot do in less, beside what was measured.
 
-    An iteration's simulator, arithmetic and bytes over the bus, in milliseconds, each at the best
-    rate that the machine showed in the same session, one after the other.
+    An iteration's simulator, arithmetic and bytes over the bus, in milliseconds, at the rates that
+    the machine showed in the same session, one after the other.
     """
+    found = [r for r in records if r["variant"] == "simulator" and "flops_acting" in r]
     rows = []
-    for (num_envs,), same in groups(records, "num_envs").items():
-        cases = groups(same, "variant")
-        found = [r for r in cases.get(("simulator",), []) if "flops_acting" in r]
-        for (variant,), runs in cases.items() if found else ():
-            if "phase_s" not in runs[0]:
-                continue
-            args, floor = runs[0]["args"], found[0]
-            steps = args["num_envs"] * args["num_steps"]
-            dtype = "bfloat16" if args.get("bfloat16") else "float32"
-            rate = statistics.median(r["flops_per_s"][dtype] for r in found) / 1000  # a millisecond
-            simulator = 1000 * steps / median(found)
-            acting, learning = (steps * floor[f"flops_{x}"] / rate for x in ("acting", "learning"))
-            bus = 0.0
-            if runs[0]["device"] == "cuda" and floor["bus_bytes_per_s"]:
-                bus = 1000 * steps * floor["bus_bytes"] / floor["bus_bytes_per_s"]
-            total = simulator + acting + bus + learning
-            rollout, update = phase_ms(runs, "rollout"), phase_ms(runs, "update")
-            rows.append(
-                [
-                    label(variant),
-                    str(num_envs),
-                    f"{rollout:.1f}",
-                    f"{simulator:.1f} + {acting:.1f}" + (f" + {bus:.1f}" if bus else ""),
-                    f"{update:.1f}",
-                    f"{learning:.1f}",
-                    f"{learning / update:.2f}",
-                    f"{median(runs):,.0f}",
-                    f"{1000 * steps / total:,.0f}",
-                    f"{median(runs) * total / (1000 * steps):.2f}",
-                ]
-            )
-    header = ["", "environments", "rollout, ms", "its floors, ms", "update, ms", "its floor, ms"]
-    header += ["floor / update", "steps/s", "at the floors", "share"]
-    return rows_of(header, rows) if rows else ""
+    for (group, name), runs in groups(records, "group", "label").items() if found else ():
+        if group != "":
+            continue
+        args, device = runs[0]["args"], runs[0]["device"]
+        steps = args["num_envs"] * args["num_steps"]
+        dtype = "bfloat16" if args.get("bfloat16") else "float32"
+        rate = statistics.median(r["flops_per_s"][device][dtype] for r in found)
+        simulator = 1000 * steps / median(found)
+        acting = 1000 * steps * found[0]["flops_acting"] / rate
+        learning = 1000 * steps * found[0]["flops_learning"] / rate
+        bus = 0.0
+        if device == "cuda":
+            bus_rate = statistics.median(r["bus_bytes_per_s"] for r in found)
+            bus = 1000 * steps * found[0]["bus_bytes"] / bus_rate
+        total = simulator + acting + bus + learning
+        rollout, update = phase_ms(runs, "rollout"), phase_ms(runs, "update")
+        rows.append(
+            [
+                name,
+                f"{rollout:.1f}",
+                f"{simulator:.1f} + {acting:.1f}" + (f" + {bus:.1f}" if bus else ""),
+                f"{update:.1f}",
+                f"{learning:.1f}",
+                f"{learning / update:.2f}",
+                f"{median(runs):,.0f}",
+                f"{1000 * steps / total:,.0f}",
+                f"{median(runs) * total / (1000 * steps):.2f}",
+            ]
+        )
+    header = ["", "rollout, ms", "its floors, ms", "update, ms", "its floor, ms", "floor / update"]
+    return rows_of([*header, "steps/s", "at the floors", "share"], rows) if rows else ""
 
 
 def rates(records: list[dict]) -> str:
     """What an environment step needs, and the machine's best rates, of one session and one pair."""
     found = [r for r in records if "flops_acting" in r]
     r = found[0]
-    gflops = {
-        dtype: statistics.median(x["flops_per_s"][dtype] for x in found) / 1e9
-        for dtype in r["flops_per_s"]
-    }
-    best = ", ".join(f"{rate:,.0f} billion a second in {dtype}" for dtype, rate in gflops.items())
+    best = [
+        f"{statistics.median(x['flops_per_s'][device][dtype] for x in found) / 1e9:,.0f} billion "
+        f"a second in {dtype} on the {device.upper().replace('CUDA', 'GPU')}"
+        for device, dtypes in r["flops_per_s"].items()
+        for dtype in dtypes
+    ]
     bus = r["bus_bytes_per_s"]
     return (
         f"A step needs {r['flops_acting'] / 1e6:,.2f} million operations to act and "
         f"{r['flops_learning'] / 1e6:,.2f} million to learn; products of large matrices run at "
-        f"{best}. Between host and device go {r['bus_bytes']:,} bytes a step"
+        f"{', '.join(best)}. Between host and device go {r['bus_bytes']:,} bytes a step"
         + (f", at {bus / 1e9:,.1f} GB/s." if bus else "; there is no GPU here.")
     )
 
@@ -368,7 +367,7 @@ def tables(folder: Path, newest: bool) -> dict[str, str]:
     throughput, ablation = read(folder / "throughput.jsonl"), read(folder / "ablation.jsonl")
     return {
         "throughput": session_blocks(throughput, throughput_table, newest),
-        "floors": session_blocks(throughput, floors_table, True, rates),
+        "floors": session_blocks(ablation, floors_table, True, rates),
         "ablation": session_blocks(ablation, ablation_table, newest),
         "learning": learning_block(read(folder / "learning.jsonl")),
         "plots": images(

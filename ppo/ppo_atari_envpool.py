@@ -677,7 +677,7 @@ if __name__ == "__main__":
 
         # Advantages
         rollout_end = clock(device)
-        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
         values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
         advantages = compute_gae(
             rewards, dones, terminations, values, args.gamma, args.gae_lambda

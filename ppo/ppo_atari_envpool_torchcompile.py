@@ -428,8 +428,8 @@ def act(agent, storage, noise, step):
     storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
-    # fast: step is a (1,) tensor, an input of the one graph for all rows; an int cannot change once
-    # it is captured
+    # fast: a (1,) index is an input of the one graph for all rows; an int would be frozen in it, a
+    # () one fetched by the host
     obs, exponential = storage["obs"][step][0], noise[step][0]  # (N, 4, 84, 84), (N, A)
     logits, value = agent(obs)  # (N, A), (N,)
     probs = Categorical(logits=logits, validate_args=False)
@@ -562,16 +562,17 @@ if __name__ == "__main__":
     args, checkpoint = read_args()
     check_args(args)
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast: what is not asked for, or not there, is left out; the rest of the file does not change
+    # fast: without a GPU --cudagraphs is left out, in one line; mode names what runs
     cudagraphs = args.cudagraphs and device.type == "cuda"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
-    mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
-    # fast: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD at their top: freed blocks are used again; else
-    # a large tensor gets new pages, zeroed first: an update takes a third longer on a CPU
+    modes = {"compile": args.compile, "cudagraphs": cudagraphs, "bfloat16": args.bfloat16}
+    mode = "+".join(name for name, on in modes.items() if on) or "eager"
+    # fast: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD at their top (old glibc: 32 MiB): freed blocks are
+    # used again; else a large tensor gets new pages, zeroed: a CPU's update takes a third longer
     if args.keep_memory and sys.platform == "linux":
         ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
-        ctypes.CDLL(None).mallopt(-3, 2**31 - 1)
+        ctypes.CDLL(None).mallopt(-3, 2**31 - 1) or ctypes.CDLL(None).mallopt(-3, 2**25)
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
 
     iterations_done = global_step = 0
@@ -592,7 +593,7 @@ if __name__ == "__main__":
     agent_inference = Agent(envs, device="meta")  # draws no random numbers
     from_module(agent).data.to_module(agent_inference)
     # fast: half the bytes and, where a processor has it, twice the rate; parameters, heads, losses
-    # and Adam stay float32; left out, an update on 2 CPU cores takes three quarters longer
+    # and Adam stay float32; left out, 2 cores with AVX512-BF16 take 3/4 longer for an update
     if args.bfloat16:
         for network in (agent.network, agent_inference.network):
             network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
@@ -631,8 +632,8 @@ if __name__ == "__main__":
         "returns": torch.zeros((T + 1, N), device=device),
         "valid": torch.zeros((T + 1, N), device=device),
     }
-    # fast: one flatten makes views of all fields, at the addresses that a graph captures; no faster
-    # than the dictionary
+    # fast: one flatten makes views of all fields, at the addresses that a graph captures; a
+    # dictionary of views would have them too, in a longer line
     storage = TensorDict(storage, batch_size=(T + 1, N))
     batch = storage[:T].flatten()  # (B,) views
     obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
@@ -747,7 +748,7 @@ if __name__ == "__main__":
 
         # Advantages
         rollout_end = clock(device)
-        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
         values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
         advantages = compute_gae(
             rewards, dones, terminations, values, args.gamma, args.gae_lambda

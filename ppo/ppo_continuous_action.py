@@ -720,7 +720,7 @@ if __name__ == "__main__":
             clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
             done = terminated | truncated
-            obs[step + 1] = torch.from_numpy(normalizer.observation(next_obs))
+            obs[step + 1] = torch.from_numpy(normalizer.observation(next_obs))  # sync, to a GPU
             host_rewards[step] = normalizer.reward(reward, terminated, truncated)
             host_dones[step + 1] = done
             host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
@@ -735,7 +735,7 @@ if __name__ == "__main__":
 
         # Advantages
         rollout_end = clock(device)
-        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
         values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
         advantages = compute_gae(
             rewards, dones, terminations, values, args.gamma, args.gae_lambda

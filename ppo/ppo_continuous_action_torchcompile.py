@@ -70,9 +70,6 @@ torch.set_num_threads(1)  # networks this small gain nothing from a second one
 # fast: loss, backward and clipping compile to one graph; without it the graph breaks at backward
 if hasattr(torch._dynamo.config, "trace_autograd_ops"):
     torch._dynamo.config.trace_autograd_ops = True
-# fast: compiled code trusts the shapes it was compiled for; checking each tensor takes a fifteenth
-# of an update
-torch._inductor.config.size_asserts = False
 gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
 
 PAIR, FORMAT = "ppo_continuous_action", 1  # of a checkpoint: who can read it
@@ -155,7 +152,7 @@ class Args:
     cudagraphs: bool = False
     """capture each epoch in a CUDA graph; without a CUDA device it changes nothing"""
     numpy_acting: bool = True
-    """with either of these, act in NumPy on the CPU; --no-numpy-acting acts in PyTorch"""
+    """with --compile, or --cudagraphs on a GPU, act in NumPy; --no-numpy-acting acts in PyTorch"""
 
     @property
     def batch_size(self) -> int:
@@ -497,8 +494,8 @@ def compute_gradients(agent, args, mb):
     newlogprob, entropy = probs.log_prob(mb["actions"]).sum(-1), probs.entropy().sum(-1)
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
-    # fast: a norm a tensor, compiled with the rest; the one for lists stays a call apart, and
-    # gradients take an eighth longer
+    # fast: a norm a tensor, compiled with the rest; the one for lists stays a call apart, and on a
+    # CPU gradients take an eighth longer
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -611,7 +608,7 @@ if __name__ == "__main__":
     args, checkpoint = read_args()
     check_args(args)
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast: what is not asked for, or not there, is left out; the rest of the file does not change
+    # fast: without a GPU --cudagraphs is left out, in one line; mode names what runs
     cudagraphs = args.cudagraphs and device.type == "cuda"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -631,8 +628,8 @@ if __name__ == "__main__":
     envs = make_envs(args)
     normalizer = Normalizer(args.num_envs, envs.single_observation_space.shape, args.gamma)
     agent = Agent(envs, device=device)
-    # fast: a second agent acts, on the CPU wherever the first one learns, with weights loaded for
-    # each rollout; left out, each step on a GPU waits for copies both ways and a dozen kernels
+    # fast: NumPy acts with a copy of the policy on the CPU, loaded for each rollout; left out, each
+    # step on a GPU waits for copies both ways and a dozen kernels
     agent_inference = Agent(envs, device="meta").to_empty(device="cpu")  # draws no random numbers
     optimizer = optim.Adam(
         agent.parameters(),
@@ -671,8 +668,8 @@ if __name__ == "__main__":
         "returns": torch.zeros((T + 1, N), device=device),
         "valid": torch.zeros((T + 1, N), device=device),
     }
-    # fast: one flatten makes views of all fields, at the addresses that a graph captures; no faster
-    # than the dictionary
+    # fast: one flatten makes views of all fields, at the addresses that a graph captures; a
+    # dictionary of views would have them too, in a longer line
     storage = TensorDict(storage, batch_size=(T + 1, N))
     batch = storage[:T].flatten()  # (B,) views
     obs = storage["obs"]  # (T + 1, N, D)
@@ -684,9 +681,9 @@ if __name__ == "__main__":
 
     # executables, with what stays the same from call to call bound
     # fast: loss, backward and clipping as one graph of fused kernels; else each of their hundreds
-    # of operations is a call of its own
+    # of operations is a call of its own. Checks of its inner shapes take a fifteenth of an update
     if args.compile:
-        compute_gradients = torch.compile(compute_gradients)
+        compute_gradients = torch.compile(compute_gradients, options={"size_asserts": False})
     evaluate = partial(act, agent, storage, noise, slice(None) if acts_in_numpy else T)
     act = partial(act, agent, storage, noise)
     gradients = partial(compute_gradients, agent, args)
@@ -779,13 +776,14 @@ if __name__ == "__main__":
         # fast: the policy stands still for a rollout, so its weights and its noise are fetched once
         if acts_in_numpy:
             agent_inference.load_state_dict(agent.state_dict())  # sync
-            scaled_noise = (agent_inference.actor_logstd.exp() * noise.cpu()).detach().numpy()
+            std = agent_inference.actor_logstd.detach().exp()  # (1, A)
+            scaled_noise = (std * noise.cpu()).numpy()  # (T + 1, N, A); sync
         for step in range(T):
             action = act(step).cpu().numpy()  # (N, A); sync: the simulator waits
             clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
             done = terminated | truncated
-            obs[step + 1] = torch.from_numpy(normalizer.observation(next_obs))
+            obs[step + 1] = torch.from_numpy(normalizer.observation(next_obs))  # sync, to a GPU
             host_rewards[step] = normalizer.reward(reward, terminated, truncated)
             host_dones[step + 1] = done
             host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
@@ -798,13 +796,13 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
         # fast: values and log-probabilities of all rows in one pass, if acting left them out
         if acts_in_numpy:
-            storage["obs"].copy_(obs)
-            storage["actions"].copy_(actions)
+            storage["obs"].copy_(obs)  # sync
+            storage["actions"].copy_(actions)  # sync
         evaluate()
 
         # Advantages
         rollout_end = clock(device)
-        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
         values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
         advantages = compute_gae(
             rewards, dones, terminations, values, args.gamma, args.gae_lambda

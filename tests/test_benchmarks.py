@@ -77,20 +77,19 @@ def test_ratios_are_of_the_same_round(tmp_path):
 def test_floors_table():
     """1,024 steps: 128 ms of simulator; 10 and 100 million operations each, at 10**11 or 10**12."""
     eager = "ppo_continuous_action"
-    rates = {"float32": 1e11, "bfloat16": 1e12}
+    rates = {"cpu": {"float32": 1e11, "bfloat16": 1e12}}
     floor = {"flops_acting": 1e7, "flops_learning": 1e8, "flops_per_s": rates}
     floor |= {"bus_bytes": 100, "bus_bytes_per_s": None}
-    found = session("simulator", [8000.0] * 3, **floor) + session("sb3", [100.0] * 3)
-    for record in found:
-        del record["phase_s"]
-    found += session(eager, [500.0] * 3, device="cpu")
+    found = session("simulator", [8000.0] * 3, **floor)
+    found += session(eager, [500.0] * 3, device="cpu", group="", label="eager file")
     args = found[-1]["args"] | {"bfloat16": True}
-    found += session(f"{eager}:x", [500.0] * 3, device="cpu", args=args)
+    found += session(f"{eager}:x", [500.0] * 3, device="cpu", args=args, group="", label="x")
+    found += session(eager, [500.0] * 3, device="cpu", group="on", label="y")
     _, _, in_float32, in_bfloat16 = report.floors_table(found).splitlines()
-    floors = ["128.0 + 102.4", "200.0", "1024.0", "5.12", "500", "816", "0.61"]
-    assert in_float32 == f"| `{eager}` | 1 | 100.0 | {' | '.join(floors)} |"
-    floors = ["128.0 + 10.2", "200.0", "102.4", "0.51", "500", "4,255", "0.12"]
-    assert in_bfloat16 == f"| `{eager} --x` | 1 | 100.0 | {' | '.join(floors)} |"
+    floors = "100.0 | 128.0 + 102.4 | 200.0 | 1024.0 | 5.12 | 500 | 816 | 0.61"
+    assert in_float32 == f"| eager file | {floors} |"
+    floors = "100.0 | 128.0 + 10.2 | 200.0 | 102.4 | 0.51 | 500 | 4,255 | 0.12"
+    assert in_bfloat16 == f"| x | {floors} |"
     assert "10.00 million operations to act and 100.00 million to learn" in report.rates(found)
     assert report.floors_table([r for r in found if "flops_acting" not in r]) == ""
 

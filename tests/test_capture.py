@@ -5,11 +5,12 @@ data raises. With one: the replayed graphs against the same calls made eagerly.
 """
 
 import copy
+import warnings
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from helpers import FAST, TINY, load, random_storage, run_main, spaces
+from helpers import FAST, PPO, SCRIPTS, TINY, load, random_storage, run_main, spaces
 
 import torch
 from tensordict import TensorDict, from_module
@@ -133,6 +134,44 @@ def test_replay_equals_eager(name, compiled):
         results.append((torch.cat(losses), torch.cat([p.flatten() for p in agent.parameters()])))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=2e-3, atol=2e-4)
     torch.testing.assert_close(results[0][1], results[1][1], rtol=2e-3, atol=2e-4)
+
+
+def loop_lines(name):
+    """{number: line} of a script's loop, from its rollout to its log phase."""
+    lines = (PPO / f"{name}.py").read_text().splitlines()
+    first, last = lines.index("        # Rollout"), lines.index("        # Log")
+    return {i + 1: lines[i] for i in range(first, last)}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_fetches_says_sync(name):
+    """In the loop, each line that copies between host and device by name has its comment."""
+    calls = (".cpu()", ".tolist()", ".item()", "from_numpy(", ".to(device)", "load_state_dict(")
+    found = [line for line in loop_lines(name).values() if any(call in line for call in calls)]
+    assert len(found) >= 4
+    for line in found:
+        assert "sync" in line.partition("#")[2], line
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_synchronises_only_where_it_says(name, tmp_path):
+    """PyTorch's own report of each line of the loop that waits for the GPU."""
+    flags = ["--compile", "--cudagraphs"] if name in FAST else []
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run_main(name, *TINY, *flags, runs_dir=tmp_path)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    loop = loop_lines(name)
+    waits = [w for w in caught if "synchroniz" in str(w.message)]
+    found = {w.lineno for w in waits if w.filename == str(PPO / f"{name}.py")} & loop.keys()
+    assert found, "the actions are fetched, at least"
+    for number in found:
+        assert "sync" in loop[number].partition("#")[2], loop[number]
 
 
 @pytest.mark.gpu

@@ -150,7 +150,9 @@ def ablation_table(records: list[dict]) -> str:
     cases = groups([r for r in records if r["variant"] != "simulator"], "group", "label")
     eager, full = cases.get(("", "eager file"), []), cases.get(("", "fast file, all on"), [])
     rows = []
-    for group, title in (("", None), ("off", "**one taken away**"), ("on", "**one added**")):
+    titles = {"": None, "off": "**one taken away**", "on": "**one added**"}
+    titles["two"] = "**two runs at once, each**"
+    for group, title in titles.items():
         chosen = {key: runs for key, runs in cases.items() if key[0] == group}
         if chosen and title:
             rows.append([title] + [""] * (4 + len(PHASES)))

@@ -19,8 +19,10 @@ import json
 import os
 import re
 import shlex
+import statistics
 import sys
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -66,6 +68,8 @@ class Case:
     """how a peer's figure is found in its output"""
     extra: dict = field(default_factory=dict)
     """more to put down"""
+    at_once: int = 1
+    """so many runs of it side by side; steps/s is their mean, all else the first one's"""
     summary: bool = False
     """it leaves a summary.json in a folder given by --runs-dir"""
 
@@ -101,6 +105,11 @@ def helper_case(variant, script, name, num_envs, iterations, env_id) -> Case:
 
 def measure(case: Case, env: dict, limit: float) -> dict:
     """Runs a case once: what its summary or its output says, `sps` at least."""
+    if case.at_once > 1:
+        one = replace(case, at_once=1)
+        with ThreadPoolExecutor(case.at_once) as pool:
+            results = list(pool.map(lambda _: measure(one, env, limit), range(case.at_once)))
+        return results[0] | {"sps": statistics.mean(result["sps"] for result in results)}
     if case.summary:
         with TemporaryDirectory() as runs_dir:
             run_process([*case.command, "--runs-dir", runs_dir], env | case.env, limit=limit)
@@ -143,7 +152,11 @@ def run_rounds(cases: list[Case], rounds: int, path: Path, limit: float) -> tupl
                         if case.variant == "simulator":
                             simulator[where] = result["sps"]
                         record = {"variant": case.variant, "pair": case.pair, "round": number}
-                        record |= {"num_envs": case.num_envs, "game": case.env_id}
+                        record |= {
+                            "num_envs": case.num_envs,
+                            "at_once": case.at_once,
+                            "game": case.env_id,
+                        }
                         record |= {"date": now(), "cold_cache": number == 1, **case.extra}
                         record |= {"command": case.shown, "env": case.env, **common, **result}
                         record |= {"simulator_sps": simulator.get(where)}

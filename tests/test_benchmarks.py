@@ -1,6 +1,7 @@
 """The benchmarks: no record is lost, what fails leaves the rest alone, tables come from records."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import ablation
 import pytest
 import records
 import report
+import throughput
 from helpers import ROOT, SCRIPTS
 
 
@@ -219,3 +221,19 @@ def test_learning_runs_each_run_once(tmp_path):
     assert (
         done.returncode == 0 and "| Pendulum-v1 | 8,192 | `ppo_continuous_action` |" in done.stdout
     )
+
+
+def test_two_at_once(tmp_path):
+    """Each waits for the other, so that neither ends alone; the mean of their figures is kept."""
+    wait = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[1], str(os.getpid())).touch()
+while len(os.listdir(sys.argv[1])) < 2:
+    time.sleep(0.01)
+print("sps", 10 + 20 * (str(os.getpid()) == min(os.listdir(sys.argv[1]))))
+"""
+    command = [sys.executable, "-c", wait, str(tmp_path)]
+    case = throughput.Case(
+        "peer", "ppo_atari_envpool", 8, command, "", None, {}, re.compile(r"sps (\d+)"), at_once=2
+    )
+    assert throughput.measure(case, {}, limit=60) == {"sps": 20.0}

@@ -408,11 +408,13 @@ def act(agent, storage, noise, step):
     return action
 
 
-def compute_gradients(agent, args, mb):
+def compute_gradients(agent, args, batch, mb_inds):
     """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
 
-    mb: fields (M, ...) of the storage. Returns LOSSES, (7,) float32.
+    batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
+    Returns LOSSES, (7,) float32.
     """
+    mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
     logits, newvalue = agent(mb["obs"])  # (M, A), (M,)
     probs = Categorical(logits=logits, validate_args=False)
     newlogprob, entropy = probs.log_prob(mb["actions"]), probs.entropy()
@@ -422,17 +424,16 @@ def compute_gradients(agent, args, mb):
     return torch.cat([losses, grad_norm.view(1)])
 
 
-def update(gradients, optimizer, batch, b_inds):
+def update(gradients, optimizer, b_inds):
     """One epoch: a gradient step on each minibatch.
 
-    gradients: compute_gradients with agent and args bound; batch: fields (B, ...) of the storage;
-    b_inds: (B / M, M) int64, the rows of each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, M) int64, the rows of
+    each minibatch. Returns their LOSSES, (B / M, 7) float32.
     """
     losses = []
     for mb_inds in b_inds:
-        mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
         optimizer.zero_grad()
-        losses.append(gradients(mb))
+        losses.append(gradients(mb_inds))
         optimizer.step()
     return torch.stack(losses)
 
@@ -584,8 +585,8 @@ if __name__ == "__main__":
 
     # executables, with what stays the same from call to call bound
     act = partial(act, agent, storage, noise)
-    gradients = partial(compute_gradients, agent, args)
-    update = partial(update, gradients, optimizer, batch)
+    gradients = partial(compute_gradients, agent, args, batch)
+    update = partial(update, gradients, optimizer)
 
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
     run_dir = os.path.join(args.runs_dir, run_name.replace("/", "_"))

@@ -484,11 +484,13 @@ def act(agent, storage, noise, step):
     return action
 
 
-def compute_gradients(agent, args, mb):
+def compute_gradients(agent, args, batch, mb_inds):
     """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
 
-    mb: fields (M, ...) of the storage. Returns LOSSES, (7,) float32.
+    batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
+    Returns LOSSES, (7,) float32.
     """
+    mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
     mean, std, newvalue = agent(mb["obs"])  # (M, A), (1, A), (M,)
     probs = Normal(mean, std.expand_as(mean), validate_args=False)
     newlogprob, entropy = probs.log_prob(mb["actions"]).sum(-1), probs.entropy().sum(-1)
@@ -500,17 +502,16 @@ def compute_gradients(agent, args, mb):
     return torch.cat([losses, grad_norm.view(1)])
 
 
-def update(gradients, optimizer, batch, b_inds):
+def update(gradients, optimizer, b_inds):
     """One epoch: a gradient step on each minibatch.
 
-    gradients: compute_gradients with agent and args bound; batch: fields (B, ...) of the storage;
-    b_inds: (B / M, M) int64, the rows of each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, M) int64, the rows of
+    each minibatch. Returns their LOSSES, (B / M, 7) float32.
     """
     losses = []
     for mb_inds in b_inds:
-        mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
         optimizer.zero_grad()
-        losses.append(gradients(mb))
+        losses.append(gradients(mb_inds))
         optimizer.step()
     return torch.stack(losses)
 
@@ -671,7 +672,7 @@ if __name__ == "__main__":
     # fast: one flatten makes views of all fields, at the addresses that a graph captures; a
     # dictionary of views would have them too, in a longer line
     storage = TensorDict(storage, batch_size=(T + 1, N))
-    batch = storage[:T].flatten()  # (B,) views
+    batch = storage[:T].flatten().to_dict()  # (B, ...) views
     obs = storage["obs"]  # (T + 1, N, D)
     obs[T] = torch.from_numpy(normalizer.observation(next_obs))
     noise = torch.zeros((T + 1, N, *action_space.shape), device=device)
@@ -686,8 +687,8 @@ if __name__ == "__main__":
         compute_gradients = torch.compile(compute_gradients, options={"size_asserts": False})
     evaluate = partial(act, agent, storage, noise, slice(None) if acts_in_numpy else T)
     act = partial(act, agent, storage, noise)
-    gradients = partial(compute_gradients, agent, args)
-    update = partial(update, gradients, optimizer, batch)
+    gradients = partial(compute_gradients, agent, args, batch)
+    update = partial(update, gradients, optimizer)
     # fast: one launch replays an epoch, instead of thousands; the first two calls compile and
     # allocate, the third captures; all are real updates
     if cudagraphs:

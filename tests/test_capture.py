@@ -37,10 +37,10 @@ def executables(name, module, storage, noise, device):
         capturable=device == "cuda",
     )
     args = module.Args(num_envs=N, num_steps=T, num_minibatches=2)
-    gradients = partial(module.compute_gradients, agent, args)
-    batch = storage[:T].flatten()
+    batch = storage[:T].flatten().to_dict()
+    gradients = partial(module.compute_gradients, agent, args, batch)
     act = partial(module.act, agent_inference, storage, noise)
-    return agent, optimizer, act, partial(module.update, gradients, optimizer, batch)
+    return agent, optimizer, act, partial(module.update, gradients, optimizer)
 
 
 def row(name, step, device):
@@ -78,7 +78,8 @@ def test_no_copy_to_the_host(name):
     module = load(name)
     agent = module.Agent(spaces(name), device="meta")
     assert module.act(agent, storage, noise, row(name, 0, "meta")).device.type == "meta"
-    losses = module.compute_gradients(agent, module.Args(), storage[:T].flatten())
+    batch, mb_inds = storage[:T].flatten(), torch.zeros(3, dtype=torch.int64, device="meta")
+    losses = module.compute_gradients(agent, module.Args(), batch, mb_inds)
     assert losses.device.type == "meta" and losses.shape == (7,)
 
 

@@ -88,7 +88,7 @@ def test_poisoned_reset_rows_change_no_bit(name):
         agent = module.Agent(spaces(name))
         batch = {key: field[:-1].flatten(0, 1) for key, field in storage.items()}
         assert 0 < batch["valid"].sum() < 32
-        losses = module.compute_gradients(agent, args, batch)
+        losses = module.compute_gradients(agent, args, batch, torch.arange(32))
         return [losses, *(p.grad for p in agent.parameters())]
 
     for clean, poisoned in zip(gradients(False), gradients(True), strict=True):

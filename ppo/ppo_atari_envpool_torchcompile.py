@@ -32,7 +32,7 @@ import time
 
 START_TIME = time.perf_counter()  # before the slow imports: start-up seconds count them
 # fast: OpenMP's idle threads sleep soon (set before torch is loaded); by default they spin on cores
-# that others need: alone that costs nothing, but two runs on the same 2 cores take 3 times as long
+# that others need: alone that costs nothing, but two runs on the same 2 cores take 4 times as long
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # fast: for mallopt, below

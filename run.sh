@@ -91,12 +91,6 @@ if [ "$task" = test ]; then
   "$venv/bin/codespell" ppo benchmarks tests requirements README.md pyproject.toml run.sh
   exec "$venv/bin/python" -m pytest "$@"
 fi
-case "$task $* " in
-  bench* | *" --compile "*)
-    command -v "${CXX:-g++}" >/dev/null || command -v clang++ >/dev/null ||
-      die "--compile needs a C++ compiler; on Debian: apt install g++"
-    ;;
-esac
 if [ "$task" = bench ]; then
   exec "$venv/bin/python" "$root/benchmarks/throughput.py" --quick "$@"
 fi

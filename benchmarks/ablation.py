@@ -15,8 +15,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from measured import blocks, cases_table
 from records import RESULTS, default, machine, read
-from report import ablation_table
 from throughput import ITERATIONS, Case, helper_case, run_rounds, variant_case
 
 ATARI, CONTINUOUS = "ppo_atari_envpool", "ppo_continuous_action"
@@ -87,9 +87,7 @@ def main() -> int:
     path = args.results / "ablation.jsonl"
     session, failed = run_rounds(cases, args.rounds, path, limit=3600)
     records = [r for r in read(path) if r.get("session") == session]
-    for name in args.pairs:
-        print(f"\n{name}\n\n{ablation_table([r for r in records if r['pair'] == name])}")
-    print(f"\nrecords: {path}, session {session}")
+    print(f"\n{blocks(records, cases_table)}\n\nrecords: {path}, session {session}")
     return 1 if failed else 0
 
 

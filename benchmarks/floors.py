@@ -92,9 +92,8 @@ def main() -> None:
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT / "ppo"))
     script = importlib.import_module(given.script)
-    args = script.Args()
-    args.env_id = given.env_id or args.env_id
-    args.num_envs = given.num_envs or args.num_envs
+    asked = {"env_id": given.env_id, "num_envs": given.num_envs}
+    args = script.Args(**{name: value for name, value in asked.items() if value is not None})
     envs = script.make_envs(args)
     envs.reset()
     found = {"sps": steps_per_second(envs, args.num_envs, given.seconds)}

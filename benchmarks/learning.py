@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
+from measured import learning_table
 from records import (
     RESULTS,
     Failure,
@@ -40,7 +41,6 @@ from records import (
     split_variant,
     warn,
 )
-from report import learning_table
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 

@@ -96,7 +96,7 @@ def pair(variant: str) -> str:
 def default(name: str, field: str) -> int:
     """The default of a whole number among a script's flags."""
     text = (ROOT / "ppo" / f"{name}.py").read_text()
-    return int(re.search(rf"^    {field}: int = ([\d_]+)$", text, re.MULTILINE)[1])
+    return int(re.search(rf"^    {field}: int = ([\d_]+)\b", text, re.MULTILINE)[1])
 
 
 def machine() -> dict:

@@ -32,10 +32,8 @@ def main() -> None:
         sys.exit("needs stable-baselines3: pip install -r requirements/requirements-bench.txt")
     sys.path.insert(0, str(ROOT / "ppo"))
     script = importlib.import_module(given.script)  # with the script's number of threads
-    args = script.Args()
-    for name in ("env_id", "num_envs", "total_timesteps"):
-        if getattr(given, name) is not None:
-            setattr(args, name, getattr(given, name))
+    asked = {name: value for name, value in vars(given).items() if name != "script"}
+    args = script.Args(**{name: value for name, value in asked.items() if value is not None})
 
     class EnvPool(VecEnv):
         """EnvPool's environments as SB3 wants them."""

@@ -5,7 +5,7 @@
     python benchmarks/throughput.py --num-envs 8 16 32 64 128 \\
         --variants ppo_atari_envpool ppo_atari_envpool_torchcompile:compile+cudagraphs
     python benchmarks/throughput.py --variants ppo_atari_envpool --peer-sps 'SPS: (\\d+)' \\
-        --peer cleanrl='python ../cleanrl/cleanrl/ppo_atari_envpool.py --total-timesteps 12288'
+        --peer CleanRL='python ../cleanrl/cleanrl/ppo_atari_envpool.py --total-timesteps 12288'
 
 Interleaved: each round runs every case once, each in a process of its own, so that what else the
 machine does falls on all of them. Each run adds a line to results/throughput.jsonl: all of its
@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from measured import blocks, cases_table
 from records import (
     RESULTS,
     Failure,
@@ -42,7 +43,6 @@ from records import (
     split_variant,
     warn,
 )
-from report import throughput_table
 from tqdm import tqdm
 
 ITERATIONS = 12  # of a run, 3 of them burn-in
@@ -245,10 +245,7 @@ def main() -> int:
     path = results / "throughput.jsonl"
     session, broken = run_rounds(cases, rounds, path, args.timeout)
     records = [r for r in read(path) if r.get("session") == session]
-    for name in pairs:
-        table = throughput_table([r for r in records if r["pair"] == name])
-        print(f"\n{name}\n\n{table}")
-    print(f"\nrecords: {path}, session {session}")
+    print(f"\n{blocks(records, cases_table)}\n\nrecords: {path}, session {session}")
     return 1 if failed or broken else 0
 
 

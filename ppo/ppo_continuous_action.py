@@ -1,8 +1,8 @@
 """Proximal Policy Optimization (PPO) on MuJoCo and other continuous actions: one of a pair.
 
-    python ppo/ppo_continuous_action.py                                                # eager
-    python ppo/ppo_continuous_action_torchcompile.py --compile                         # made fast
-    diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_torchcompile.py     # how
+    python ppo/ppo_continuous_action.py                                              # eager
+    python ppo/ppo_continuous_action_torchcompile.py --compile                       # made fast
+    diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_torchcompile.py   # how
 
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
 CleanRL's ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
@@ -18,35 +18,22 @@ action is ignored, and row t is no transition. Such rows have valid[t] = 0 and w
 #   "torch>=2.11,<2.14",
 #   "gymnasium[mujoco]>=1.2",
 #   "numpy>=2",
-#   "tyro",
+#   "tyro>=1.0.17",
 #   "tqdm",
 #   "tensorboard",
 #   "wandb",
 # ]
 # ///
-import os
-import time
-
-START_TIME = time.perf_counter()  # before the slow imports: start-up seconds count them
-
-import difflib
-import io
+import argparse
 import json
-import math
-import platform
-import random
-import shlex
+import os
 import signal
 import sys
-import threading
-from collections import deque
-from contextlib import suppress
+import time
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from functools import cache, partial
-from importlib.metadata import version
-from importlib.util import find_spec
-from typing import NoReturn
+from functools import partial
+
+START_TIME = time.perf_counter()  # start-up seconds count the slow imports below
 
 import gymnasium as gym
 import numpy as np
@@ -63,189 +50,70 @@ torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
 torch.set_num_threads(1)  # networks this small gain nothing from a second one
 gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
 
-PAIR, FORMAT = "ppo_continuous_action", 1  # of a checkpoint: who can read it
-LIBRARIES = ("torch", "tensordict", "gymnasium", "mujoco", "numpy")
-LOSSES = (
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "old_approx_kl",
-    "approx_kl",
-    "clipfrac",
-    "grad_norm",
-)
+FORMAT = "ppo_continuous_action 2"  # of a checkpoint: who can read it
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 
 
 @dataclass
 class Args:
-    exp_name: str = os.path.basename(__file__).removesuffix(".py")
-    """name of the run, part of its folder's name"""
-    seed: int = 1
-    """seed of the environments, the network and the sampling, 0 or more"""
-    torch_deterministic: bool = True
-    """cuDNN picks deterministic kernels; --no-torch-deterministic lets it pick faster ones"""
-    cuda: bool = True
-    """use the GPU if there is one; --no-cuda keeps everything on the CPU"""
-    track: bool = False
-    """send the metrics to Weights & Biases as well"""
-    wandb_project_name: str = "ppo"
-    """project on Weights & Biases; read with --track"""
-    wandb_entity: str | None = None
-    """team on Weights & Biases; None is your own account; read with --track"""
-    runs_dir: str = "runs"
-    """folder that gets a folder for this run"""
-    checkpoint_interval: int = 50
-    """iterations between two checkpoints; 0 leaves the one at the end"""
-    resume: str | None = None
-    """run folder, or checkpoint, to go on with; None starts anew. Its arguments are the defaults"""
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
+    seed: int = 1  # of the environments, the network and the sampling, 0 or more
+    torch_deterministic: bool = True  # cuDNN picks deterministic kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # send the metrics to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # folder that gets a folder for this run
+    checkpoint_interval: int = 50  # iterations between two checkpoints
+    resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
+    measure_burnin: int = 3  # iterations left out of the steps per second
 
-    env_id: str = "HalfCheetah-v4"
-    """an environment of Gymnasium's with bounded continuous actions"""
-    total_timesteps: int = 1_000_000
-    """environment steps in all, rounded down to whole rollouts"""
-    learning_rate: float = 3e-4
-    """Adam's step size, above 0"""
-    num_envs: int = 1
-    """N, environments side by side"""
-    num_steps: int = 2048
-    """T, steps of each environment in a rollout"""
-    anneal_lr: bool = True
-    """let the learning rate fall linearly to 0; --no-anneal-lr keeps it constant"""
-    gamma: float = 0.99
-    """discount of a step, 0 to 1"""
-    gae_lambda: float = 0.95
-    """decay of the advantage estimator, 0 (one-step) to 1 (Monte Carlo)"""
-    num_minibatches: int = 32
-    """gradient steps in an epoch; divides num_envs * num_steps"""
-    update_epochs: int = 10
-    """passes over a rollout's rows"""
-    norm_adv: bool = True
-    """normalise the advantages of each minibatch; --no-norm-adv leaves them"""
-    clip_coef: float = 0.2
-    """the probability ratio is clipped to 1 ± this; inf switches clipping off"""
-    clip_vloss: bool = True
-    """clip the change of the value by clip_coef too; --no-clip-vloss: plain squared error"""
-    ent_coef: float = 0.0
-    """weight of the entropy bonus; 0 switches it off"""
-    vf_coef: float = 0.5
-    """weight of the value loss"""
-    max_grad_norm: float = 0.5
-    """gradients are scaled down to this Euclidean norm; inf switches it off"""
-    target_kl: float | None = None
-    """end an update after the epoch whose mean approx_kl exceeds this; None never does"""
-    cleanrl_semantics: bool = False
-    """train on reset rows and take time limits as terminal, as CleanRL does: for comparison only"""
-    measure_burnin: int = 3
-    """iterations left out of the steps per second"""
+    env_id: str = "HalfCheetah-v4"  # of Gymnasium, with vectors as observations and actions
+    total_timesteps: int = 1_000_000  # environment steps, in whole rollouts
+    learning_rate: float = 3e-4  # Adam's step size
+    num_envs: int = 1  # N, environments side by side
+    num_steps: int = 2048  # T, steps of each environment in a rollout
+    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    gamma: float = 0.99  # discount of a step, 0 to 1
+    gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
+    num_minibatches: int = 32  # gradient steps in an epoch; divides num_envs * num_steps
+    update_epochs: int = 10  # passes over a rollout's rows
+    norm_adv: bool = True  # normalise the advantages of each minibatch
+    clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± this; inf: never
+    clip_vloss: bool = True  # clip the change of the value by clip_coef too
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
+    target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
+    cleanrl_semantics: bool = False  # time limits are terminal, for comparison
 
-    @property
-    def batch_size(self) -> int:
-        return self.num_envs * self.num_steps
-
-    @property
-    def minibatch_size(self) -> int:
-        return self.batch_size // self.num_minibatches
-
-    @property
-    def num_iterations(self) -> int:
-        return self.total_timesteps // self.batch_size
+    def __post_init__(self):
+        for rule, holds, names in (
+            ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
+            ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
+            ("above 0, not inf", lambda x: 0 < x < np.inf, "learning_rate checkpoint_interval"),
+            ("0 or more", lambda x: 0 <= x < np.inf, "seed measure_burnin ent_coef vf_coef"),
+            ("0 to 1", lambda x: 0 <= x <= 1, "gamma gae_lambda"),
+        ):
+            for name in names.split():
+                value = getattr(self, name)
+                if not holds(value):
+                    raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
+        self.batch_size = self.num_envs * self.num_steps  # B
+        self.minibatch_size = self.batch_size // self.num_minibatches  # M
+        self.num_iterations = self.total_timesteps // self.batch_size
+        rows = f"num_envs * num_steps = {self.batch_size}"
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
+        if self.batch_size % self.num_minibatches or self.minibatch_size < 2:
+            raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor below {rows}")
 
 
-def fail(name: str, value: object, hint: str) -> NoReturn:
-    """Ends a run that cannot start: one line on stderr, naming the flag, and exit status 2."""
-    print(f"error: --{name.replace('_', '-')} {value}: {hint}", file=sys.stderr)
-    sys.exit(2)
+def make_envs(args):
+    """N environments of Gymnasium's: obs (N, D), dictionaries flattened; actions (N, A) float32.
 
-
-def check_args(args: Args) -> None:
-    """Fails on the first value that is out of range."""
-    for name, in_range, hint in (
-        ("seed", 0 <= args.seed < 2**32, "give a whole number from 0 to 4294967295"),
-        ("total_timesteps", args.total_timesteps >= 1, "give 1 or more"),
-        ("learning_rate", 0 < args.learning_rate < math.inf, "give a finite number above 0"),
-        ("num_envs", args.num_envs >= 1, "give 1 or more"),
-        ("num_steps", args.num_steps >= 1, "give 1 or more"),
-        ("gamma", 0 <= args.gamma <= 1, "give a number from 0 to 1"),
-        ("gae_lambda", 0 <= args.gae_lambda <= 1, "give a number from 0 to 1"),
-        ("num_minibatches", args.num_minibatches >= 1, "give 1 or more"),
-        ("update_epochs", args.update_epochs >= 1, "give 1 or more"),
-        ("clip_coef", args.clip_coef > 0, "give a number above 0 (inf: no clipping)"),
-        ("ent_coef", 0 <= args.ent_coef < math.inf, "give 0 or a finite number above"),
-        ("vf_coef", 0 <= args.vf_coef < math.inf, "give 0 or a finite number above"),
-        ("max_grad_norm", args.max_grad_norm > 0, "give a number above 0 (inf: no clipping)"),
-        ("target_kl", (args.target_kl or 0) > 0 or args.target_kl is None, "give None, or above 0"),
-        ("checkpoint_interval", args.checkpoint_interval >= 0, "give 0 or more"),
-        ("measure_burnin", args.measure_burnin >= 0, "give 0 or more"),
-    ):
-        if not in_range:
-            fail(name, getattr(args, name), hint)
-    rows = f"{args.num_envs} envs x {args.num_steps} steps = {args.batch_size} rows"
-    if args.batch_size % args.num_minibatches:
-        fail("num_minibatches", args.num_minibatches, f"give a divisor of {rows}")
-    if args.minibatch_size < 2:
-        fail("num_minibatches", args.num_minibatches, f"leave 2 rows or more to each, of {rows}")
-    if args.num_iterations < 1:
-        fail("total_timesteps", args.total_timesteps, f"give at least one rollout, {rows}")
-    if args.track and find_spec("wandb") is None:
-        fail("track", True, "needs wandb: pip install wandb, or leave the flag out")
-    if args.track and os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
-        import wandb
-
-        try:
-            if not wandb.login(prompt=False):
-                hint = "needs a key: wandb login, or WANDB_API_KEY, or WANDB_MODE=offline"
-                fail("track", True, hint)
-        except wandb.Error as error:  # no network, or a wrong key: `wandb sync` can send it later
-            complain(f"wandb goes on offline: {error}")
-            os.environ["WANDB_MODE"] = "offline"
-
-
-def load_checkpoint(path: str) -> dict:
-    """The checkpoint in a run's folder, or in a file, on the CPU; fails where there is none."""
-    file = os.path.join(path, "checkpoint.pt") if os.path.isdir(path) else path
-    try:
-        with open(file, "rb") as opened:
-            data = io.BytesIO(opened.read())
-    except OSError as error:
-        fail("resume", path, f"give a run's folder or its checkpoint ({error.strerror}: {file})")
-    try:
-        checkpoint = torch.load(data, map_location="cpu", weights_only=True)
-    except Exception:  # what a file that is none makes torch.load raise depends on its bytes
-        fail("resume", path, "not a whole checkpoint, or one that holds more than plain values")
-    checkpoint = checkpoint if isinstance(checkpoint, dict) else {}
-    found, number = checkpoint.get("pair"), checkpoint.get("format")
-    if found != PAIR:
-        fail("resume", path, f"a checkpoint of {found or 'something else'}, not of {PAIR}")
-    if number != FORMAT:
-        fail("resume", path, f"of format {number}, this script reads {FORMAT}: use its own version")
-    return checkpoint
-
-
-def read_args() -> tuple[Args, dict | None]:
-    """The command line's arguments, on top of those of the run that it resumes, if it does.
-
-    Also returns that run's checkpoint. Fails where the two would differ in network or batch.
+    Raises what gym.make does, and ValueError for spaces that are no vectors or actions unbounded.
     """
-    args = tyro.cli(Args)
-    if args.resume is None:
-        return args, None
-    checkpoint = load_checkpoint(args.resume)
-    names = asdict(args).keys() - {"resume", "runs_dir"}
-    saved = {key: value for key, value in checkpoint["args"].items() if key in names}
-    args = tyro.cli(Args, default=Args(**saved, resume=args.resume, runs_dir=args.runs_dir))
-    if os.path.isfile(args.resume) and os.path.basename(args.resume) != "checkpoint.pt":
-        fail("resume", args.resume, "call it checkpoint.pt, in a folder of its own: it is replaced")
-    for name in ("env_id", "seed", "num_envs", "num_steps", "num_minibatches"):
-        if getattr(args, name) != saved[name]:
-            fail(name, getattr(args, name), f"the run to resume has {saved[name]}, and keeps it")
-    if args.num_iterations <= checkpoint["iteration"]:
-        done = checkpoint["global_step"]
-        fail("total_timesteps", args.total_timesteps, f"give more: the run has done {done} steps")
-    return args, checkpoint
-
-
-def make_envs(args: Args) -> gym.vector.VectorEnv:
-    """N environments of Gymnasium's: obs (N, D), dictionaries flattened; actions (N, A) float32."""
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)
@@ -253,48 +121,20 @@ def make_envs(args: Args) -> gym.vector.VectorEnv:
             env = gym.wrappers.FlattenObservation(env)
         return env
 
-    try:
-        envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs)
-    except gym.error.UnregisteredEnv:
-        near = ", ".join(difflib.get_close_matches(args.env_id, gym.registry, n=3, cutoff=0.0))
-        fail("env_id", args.env_id, f"not in Gymnasium; the nearest are {near}")
-    except (gym.error.Error, ImportError) as error:
-        fail("env_id", args.env_id, f"Gymnasium cannot make it: {' '.join(str(error).split())}")
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    if not isinstance(action_space, gym.spaces.Box):
-        fail("env_id", args.env_id, f"give one with continuous actions, not {action_space}")
-    if not action_space.is_bounded():
-        fail("env_id", args.env_id, f"give one with bounded actions, not {action_space}")
-    if not isinstance(obs_space, gym.spaces.Box) or len(obs_space.shape) != 1:
-        fail("env_id", args.env_id, f"give one that observes a vector of numbers, not {obs_space}")
+    envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs)
+    for space in (envs.single_observation_space, envs.single_action_space):
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise ValueError(f"needs vectors of numbers as observations and actions, not {space}")
+    if not envs.single_action_space.is_bounded():
+        raise ValueError(f"needs bounded actions, not {envs.single_action_space}")
     return envs
 
 
-class EpisodeStatistics:
-    """Return and length of each finished episode, with the rewards as they were before scaling."""
-
-    def __init__(self, num_envs: int):
-        self.returns = np.zeros(num_envs)  # (N,)
-        self.lengths = np.zeros(num_envs, dtype=np.int64)  # (N,)
-        self.dones = np.zeros(num_envs, dtype=bool)  # (N,), of the observation that was acted on
-
-    def step(self, reward, terminated, truncated) -> list[tuple[float, int]]:
-        """From what `envs.step` returned, (N,) each: (return, length) of episodes that ended."""
-        valid = ~self.dones
-        self.dones = terminated | truncated
-        self.returns += reward * valid
-        self.lengths += valid
-        ended = (terminated | truncated) & valid
-        episodes = [(float(self.returns[i]), int(self.lengths[i])) for i in np.flatnonzero(ended)]
-        self.returns[ended] = self.lengths[ended] = 0
-        return episodes
-
-
-class RunningMeanVar:
+class RunningMeanStd:
     """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
 
-    def __init__(self, shape):
-        self.mean, self.var, self.count = np.zeros(shape), np.ones(shape), 1e-4
+    def __init__(self, mean, var, count=1e-4):
+        self.mean, self.var, self.count = mean, var, count  # float64
 
     def update(self, x):
         """Takes in x, (rows, ...) float."""
@@ -304,49 +144,9 @@ class RunningMeanVar:
         self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
         self.count = total
 
-
-class Normalizer:
-    """Scales observations and rewards by running statistics, as Gymnasium's vector wrappers do.
-
-    Observations get mean 0 and variance 1. Rewards are divided by the standard deviation of their
-    discounted sum, which keeps its reset rows out. Both are clipped to ±10.
-    """
-
-    def __init__(self, num_envs: int, obs_shape: tuple[int, ...], gamma: float):
-        self.obs, self.returns, self.gamma = RunningMeanVar(obs_shape), RunningMeanVar(()), gamma
-        self.discounted = np.zeros(num_envs)  # (N,) sums of discounted rewards
-        self.dones = np.zeros(num_envs, dtype=bool)  # (N,), of the observation that was acted on
-
-    def observation(self, obs):
-        """(N, D) -> (N, D) float32."""
-        self.obs.update(obs)
-        scaled = (obs - self.obs.mean) / np.sqrt(self.obs.var + 1e-8)
-        return np.minimum(np.maximum(scaled, -10.0), 10.0).astype(np.float32)
-
-    def reward(self, reward, terminated, truncated):
-        """(N,) each -> (N,) float64."""
-        active = ~self.dones
-        self.dones = terminated | truncated
-        discounted = self.discounted * self.gamma * ~terminated + reward
-        self.discounted = np.where(active, discounted, self.discounted)
-        if active.any():
-            self.returns.update(self.discounted[active])
-        scaled = reward / np.sqrt(self.returns.var + 1e-8)
-        return np.minimum(np.maximum(scaled, -10.0), 10.0)
-
-    def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Mean, var and count, float64, of obs, (D,) and (), and of returns, ()."""
-        stats = {"obs": self.obs, "returns": self.returns}
-        return {
-            name: {key: torch.as_tensor(value).double() for key, value in vars(stat).items()}
-            for name, stat in stats.items()
-        }
-
-    def load_state_dict(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
-        """Goes on from a state_dict, with new episodes."""
-        for name, stat in (("obs", self.obs), ("returns", self.returns)):
-            for key, value in state[name].items():
-                setattr(stat, key, value.numpy())
+    def scale(self, x):
+        """x in standard deviations, clipped to ±10 as in CleanRL."""
+        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -394,11 +194,11 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     A truncated episode bootstraps from its last observation, whose value is values[t + 1].
     Returns advantages, (T, N) float64; those of reset rows mean nothing.
     """
-    advantages = torch.zeros_like(values)
-    for t in reversed(range(len(values) - 1)):
-        delta = rewards[t] + gamma * values[t + 1] * (1 - terminations[t + 1]) - values[t]
-        advantages[t] = delta + gamma * gae_lambda * (1 - dones[t + 1]) * advantages[t + 1]
-    return advantages[:-1]
+    advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    for t in reversed(range(len(advantages) - 1)):  # one-step errors, summed from the end
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
 
 
 def explained_variance(values, returns, valid):
@@ -410,9 +210,8 @@ def explained_variance(values, returns, valid):
 
 
 def ppo_loss(newlogprob, entropy, newvalue, mb, args):
-    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows.
-
-    The value is clipped as OpenAI Baselines' ppo2 does.
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows, the
+    value clipped as in OpenAI Baselines' ppo2.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
     rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
@@ -468,13 +267,13 @@ def compute_gradients(agent, args, batch, mb_inds):
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
     """
-    mb = {key: rows.index_select(0, mb_inds) for key, rows in batch.items()}  # (M, ...)
+    mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
     mean, std, newvalue = agent(mb["obs"])  # (M, A), (1, A), (M,)
     probs = Normal(mean, std.expand_as(mean), validate_args=False)
     newlogprob, entropy = probs.log_prob(mb["actions"]).sum(-1), probs.entropy().sum(-1)
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
-    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
 
@@ -492,227 +291,106 @@ def update(gradients, optimizer, b_inds):
     return torch.stack(losses)
 
 
-def random_states(device) -> dict:
-    """The random states of Python, NumPy, PyTorch and the device, as plain values."""
-    algorithm, key, *rest = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": (algorithm, key.tolist(), *rest),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-    }
-
-
-def set_random_states(states: dict, device) -> None:
-    """Goes on from random_states; a GPU keeps its own if there was none."""
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch.set_rng_state(states["torch"])
-    if device.type == "cuda" and states["cuda"] is not None:
-        torch.cuda.set_rng_state(states["cuda"], device)
-
-
-@cache
-def complain(message: str) -> None:
-    """A line on stderr for what training goes on without; cached, so that each comes once."""
-    with suppress(OSError):  # stderr may be a closed pipe, or a file on the same full disk
-        tqdm.write(f"warning: {message}", file=sys.stderr)
-
-
-class Curves(SummaryWriter):
-    """TensorBoard's writer. Points that a full disk does not take are lost; training goes on."""
-
-    def __init__(self, log_dir: str, purge_step: int | None):
-        super().__init__(log_dir, purge_step=purge_step)
-        self.retry_time = 0.0
-        threading.excepthook = self.thread_failed
-
-    def thread_failed(self, failed):
-        if not issubclass(failed.exc_type, OSError):  # that one the next add_scalar raises
-            threading.__excepthook__(failed)
-
-    def add_scalar(self, tag, value, step):
-        if time.monotonic() < self.retry_time:
-            return
-        try:
-            super().add_scalar(tag, value, step)
-        except OSError as error:
-            complain(f"{self.log_dir}: curves have a gap: {error.strerror}")
-            self.file_writer = self.all_writers = None  # the next point opens a new file
-            self.retry_time = time.monotonic() + 300
-
-    def close(self):
-        try:
-            super().close()
-        except OSError as error:
-            complain(f"{self.log_dir}: curves have a gap: {error.strerror}")
-
-
-def replace_file(path: str, data: bytes) -> bool:
-    """Puts data at path in one step: who looks finds the old file or the new one, whole.
-
-    A disk that does not take it leaves the old one, a warning, and False.
-    """
-    try:
-        with open(f"{path}.tmp", "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.tmp", path)
-        return True
-    except OSError as error:
-        complain(f"{path}: {error.strerror}")
-        with suppress(OSError):
-            os.remove(f"{path}.tmp")
-        return False
-
-
-def cpu_model() -> str:
-    """Name of the processor, as Linux gives it."""
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def clock(device) -> float:
-    """Seconds, read after the device has finished what was asked of it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
 if __name__ == "__main__":
-    args, checkpoint = read_args()
-    check_args(args)
+    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    if resume := parser.parse_known_args()[0].resume:
+        try:
+            checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
+            assert checkpoint["format"] == FORMAT, checkpoint["format"]
+        except Exception as error:  # what a damaged file raises depends on its bytes
+            parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
+    saved_args = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+    args = tyro.cli(Args, default=Args(**saved_args))
+    global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+    first_iteration = global_step // args.batch_size + 1
+    if first_iteration > args.num_iterations:
+        parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
+
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     mode = "eager"
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
-
-    iterations_done = global_step = 0
-    if checkpoint is not None:
-        iterations_done, global_step = checkpoint["iteration"], checkpoint["global_step"]
-    random.seed(args.seed)
-    np.random.seed(args.seed)
     torch.manual_seed(args.seed)
+    rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
-    envs = make_envs(args)
-    normalizer = Normalizer(args.num_envs, envs.single_observation_space.shape, args.gamma)
+    try:
+        envs = make_envs(args)
+    except Exception as error:  # what gym.make raises depends on the environment
+        parser.error(f"argument --env-id: {args.env_id}: {error}")
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    obs_rms = RunningMeanStd(np.zeros(obs_space.shape), np.ones(obs_space.shape))
+    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
     agent = Agent(envs, device=device)
-    optimizer = optim.Adam(
-        agent.parameters(),
-        eps=1e-5,
-        fused=True,
-        lr=args.learning_rate,
-    )
-
-    episodes, recent_returns = 0, deque(maxlen=100)
-    if checkpoint is not None:
-        agent.load_state_dict(checkpoint["agent"])
-        adam = {"state": checkpoint["optimizer"]["state"]}
-        optimizer.load_state_dict(optimizer.state_dict() | adam)  # its settings are this file's
-        for parameter, moments in optimizer.state.items():  # laid out as the parameters are
-            for key in ("exp_avg", "exp_avg_sq"):
-                moments[key] = torch.empty_like(parameter).copy_(moments[key])
-        normalizer.load_state_dict(checkpoint["normalizer"])
-        set_random_states(checkpoint["random"], device)
-        episodes = checkpoint["episodes"]
-        recent_returns.extend(checkpoint["recent_returns"])
+    optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    if args.resume:
+        try:
+            agent.load_state_dict(checkpoint["agent"])
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+            obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
+            return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+            if device.type in checkpoint["rng"]:
+                rng.set_rng_state(checkpoint["rng"][device.type])
+        except Exception as error:
+            parser.error(f"argument --resume: {args.resume} does not fit: {error}")
 
     # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
     T, N = args.num_steps, args.num_envs
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()
     next_obs, _ = envs.reset(seed=seeds)  # (N, D)
-    action_space = envs.single_action_space
+    obs_rms.update(next_obs)
     storage = {
-        "obs": torch.zeros((T + 1, *next_obs.shape), device=device),
+        "obs": torch.zeros((T + 1, N, *obs_space.shape), device=device),
         "actions": torch.zeros((T + 1, N, *action_space.shape), device=device),
-        "logprobs": torch.zeros((T + 1, N), device=device),
-        "values": torch.zeros((T + 1, N), device=device),
-        "advantages": torch.zeros((T + 1, N), device=device),
-        "returns": torch.zeros((T + 1, N), device=device),
-        "valid": torch.zeros((T + 1, N), device=device),
     }
-    batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}  # (B, ...) views
+    for key in ("logprobs", "values", "advantages", "returns", "valid"):
+        storage[key] = torch.zeros((T + 1, N), device=device)
+    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...) views
     obs = storage["obs"]  # (T + 1, N, D)
-    obs[T] = torch.from_numpy(normalizer.observation(next_obs))
+    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
     noise = torch.zeros((T + 1, N, *action_space.shape), device=device)
     # what acting does not need stays on the host until the rollout ends
     host = np.zeros((3, T + 1, N))
     host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
+    episode_returns, episode_lengths, discounted = np.zeros((3, N))  # (N,) each
 
     # executables, with what stays the same from call to call bound
     act = partial(act, agent, storage, noise)
     gradients = partial(compute_gradients, agent, args, batch)
     update = partial(update, gradients, optimizer)
 
-    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{datetime.now():%y%m%d-%H%M%S-%f}"
-    run_dir = os.path.join(args.runs_dir, run_name.replace("/", "_"))
-    if checkpoint is not None:
-        run_dir = args.resume if os.path.isdir(args.resume) else os.path.dirname(args.resume) or "."
-        run_name = os.path.basename(os.path.abspath(run_dir))
-    checkpoint_path = os.path.join(run_dir, "checkpoint.pt")
-    try:
-        os.makedirs(run_dir, exist_ok=checkpoint is not None)
-        with open(f"{checkpoint_path}.tmp", "wb") as file:  # what a killed run left, or nothing
-            file.write(b"room")
-        os.remove(f"{checkpoint_path}.tmp")
-    except OSError as error:
-        flag = ("runs_dir", args.runs_dir) if checkpoint is None else ("resume", args.resume)
-        fail(*flag, f"give a folder that can be written ({error.strerror})")
-    wandb_id = checkpoint["wandb_id"] if checkpoint is not None else None
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
+    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
     if args.track:
         import wandb
 
-        run = {
-            "project": args.wandb_project_name,
-            "entity": args.wandb_entity,
-            "id": wandb_id,
-            "resume": "allow",
-            "mode": os.environ.get("WANDB_MODE"),  # which check_args may have set
-            "sync_tensorboard": True,
-            "config": asdict(args),
-            "name": run_name,
-            "dir": run_dir,
-            "save_code": True,
-        }
-        try:
-            wandb.init(**run)
-        except wandb.Error as error:
-            complain(f"wandb goes on offline: {error}")
-            wandb.init(**{**run, "mode": "offline"})
-        wandb_id = wandb.run.id
-    # resumed, the curves go on after the checkpoint: later points of the run that ended are purged
-    writer = Curves(run_dir, purge_step=None if checkpoint is None else global_step + 1)
-    table = [f"|{key}|{value}|" for key, value in asdict(args).items()]
-    writer.add_text("hyperparameters", "\n".join(["|param|value|", "|-|-|", *table]))
-
-    statistics = EpisodeStatistics(N)
-    burnin_end, burnin_step = iterations_done + args.measure_burnin, global_step
-    sps = startup_s = None
-    phase_s = np.zeros(4)  # seconds in each phase, after burn-in
-    burnin_time = clock(device)
-    versions = {name: version(name) for name in LIBRARIES if name in sys.modules}
-    saved, stop_signals = True, []
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(os.path.abspath(run_dir)),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    progress = tqdm(total=args.total_timesteps, initial=global_step, unit="step", unit_scale=True)
+    stop_signals = []
 
     def stop(signum, frame):
         stop_signals.append(signum)
-        for each in handlers:
-            signal.signal(each, signal.SIG_DFL)
-        with suppress(OSError):  # the terminal may be gone
-            os.write(2, b"\nstopping after this iteration; once more: at once\n")
+        signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
+        progress.set_description("stopping after this iteration")
 
-    handlers = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    progress = tqdm(
-        total=args.num_iterations * args.batch_size,
-        initial=global_step,
-        unit="step",
-        unit_scale=True,
-        delay=1e-9,  # first drawn in the loop, where it may fail
-    )
-    for iteration in range(iterations_done + 1, args.num_iterations + 1):
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+    first_measured = first_iteration + args.measure_burnin
+    phase_s, sps, startup_s = np.zeros(4), None, None  # seconds in each phase after burn-in
+    for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
-        rollout_start = clock(device)
+        times = [time.perf_counter()]
         obs[0] = obs[T]
         host[:, 0] = host[:, T]
         noise.normal_()
@@ -720,33 +398,38 @@ if __name__ == "__main__":
             action = act(step).cpu().numpy()  # (N, A); sync: the simulator waits
             clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
-            done = terminated | truncated
-            obs[step + 1] = torch.from_numpy(normalizer.observation(next_obs))  # sync, to a GPU
-            host_rewards[step] = normalizer.reward(reward, terminated, truncated)
-            host_dones[step + 1] = done
-            host_terminations[step + 1] = done if args.cleanrl_semantics else terminated
+            obs_rms.update(next_obs)
+            scaled = obs_rms.scale(next_obs - obs_rms.mean)
+            obs[step + 1] = torch.from_numpy(scaled)  # sync: copied to the device
+            host_dones[step + 1] = terminated | truncated
+            host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            ended = statistics.step(reward, terminated, truncated)
-            for episodic_return, episodic_length in ended:
-                episodes += 1
-                recent_returns.append(episodic_return)
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+            valid = host_dones[step] == 0  # (N,)
+            # rewards are divided by the standard deviation of their discounted sum
+            discounted = np.where(valid, discounted * args.gamma * ~terminated + reward, discounted)
+            if valid.any():
+                return_rms.update(discounted[valid])
+            host_rewards[step] = return_rms.scale(reward)
+            episode_returns += reward * valid
+            episode_lengths += valid
+            for i in np.flatnonzero((terminated | truncated) & valid):
+                episodic_returns.append(float(episode_returns[i]))
+                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
+                episode_returns[i] = episode_lengths[i] = 0
         act(T)  # for values[T] alone
 
         # Advantages
-        rollout_end = clock(device)
+        times.append(time.perf_counter())
         rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
         values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
-        advantages = compute_gae(
-            rewards, dones, terminations, values, args.gamma, args.gae_lambda
-        )  # (T, N)
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         storage["advantages"][:T] = advantages
         storage["returns"][:T] = advantages + values[:T]
-        storage["valid"][:T] = 1.0 if args.cleanrl_semantics else 1 - dones[:T]
+        storage["valid"][:T] = 1 - dones[:T]
 
         # Update
-        advantages_end = clock(device)
+        times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
         optimizer.param_groups[0]["lr"] = lrnow
@@ -759,61 +442,50 @@ if __name__ == "__main__":
                 if approx_kl > args.target_kl:  # sync: whether to go on is decided here
                     break
         explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
-        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)])  # (8,)
-        metrics = metrics.tolist()  # sync: the losses are read once
+        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
 
         # Log
-        update_end = clock(device)
+        times.append(time.perf_counter())
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        if iteration > burnin_end:
-            sps = (global_step - burnin_step) / (update_end - burnin_time)
-            writer.add_scalar("charts/SPS", sps, global_step)
-        if recent_returns:
-            progress.set_postfix_str(f"mean return {np.mean(recent_returns):.1f}", refresh=False)
-        with suppress(OSError):  # as in complain
-            progress.update(args.batch_size)
-        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not math.isfinite(x)]
+        recent = episodic_returns[-max(100, N) :]
+        score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        progress.update(args.batch_size)
+        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
         if bad:
-            break  # before the last good checkpoint is overwritten
-        stopping = bool(stop_signals)  # read once: one that comes later waits for an iteration
-        due = args.checkpoint_interval and iteration % args.checkpoint_interval == 0
-        if due or stopping or iteration == args.num_iterations:
+            break  # before a good checkpoint is overwritten
+        last = iteration == args.num_iterations or len(stop_signals) > 0
+        if last or iteration % args.checkpoint_interval == 0:
             checkpoint = {
-                "pair": PAIR,
                 "format": FORMAT,
                 "args": asdict(args),
-                "versions": versions,
-                "iteration": iteration,
                 "global_step": global_step,
+                "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "normalizer": normalizer.state_dict(),
-                "random": random_states(device),
-                "episodes": episodes,
-                "recent_returns": list(recent_returns),
-                "wandb_id": wandb_id,
+                "adam": optimizer.state_dict()["state"],
+                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
+                "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
+                "rng": {device.type: rng.get_rng_state()},
             }
-            buffer = io.BytesIO()
-            torch.save(checkpoint, buffer)
-            saved = replace_file(checkpoint_path, buffer.getbuffer())
-        log_end = clock(device)
-        phase_s += np.diff([rollout_start, rollout_end, advantages_end, update_end, log_end])
-        if startup_s is None:
-            startup_s = log_end - START_TIME
-        if iteration <= burnin_end:
-            burnin_step, burnin_time = global_step, log_end
-            phase_s[:] = 0
-        if stopping:
+            with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
+        times.append(time.perf_counter())
+        startup_s = startup_s or times[-1] - START_TIME
+        if iteration >= first_measured:
+            phase_s += np.diff(times)
+            sps = (iteration - first_measured + 1) * args.batch_size / phase_s.sum()
+            writer.add_scalar("charts/SPS", sps, global_step)
+        if last:
             break
 
-    with suppress(OSError):
-        progress.close()
+    progress.close()
     envs.close()
     writer.close()
-    mean_return = float(np.mean(recent_returns)) if recent_returns else None
-    phases = ("rollout", "advantages", "update", "log")
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
@@ -823,34 +495,16 @@ if __name__ == "__main__":
         "global_step": global_step,
         "sps": sps,
         "startup_s": startup_s,
-        "phase_s": dict(zip(phases, phase_s.tolist(), strict=True)),
-        "mean_return": mean_return,
-        "episodes": episodes,
-        "versions": versions,
-        "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
+        "mean_return": float(np.mean(recent)) if recent else None,
+        "episodes": len(episodic_returns),
     }
-    text = json.dumps(summary, indent=2)
-    written = replace_file(os.path.join(run_dir, "summary.json"), text.encode())
-    for each, handler in handlers.items():
-        signal.signal(each, handler)
-    speed = f"{sps:.0f} steps/s" if sps else "too short a run for a speed"
-    score = (
-        f", mean return of the last {len(recent_returns)}: {mean_return:.2f}" if episodes else ""
-    )
-    print(f"{run_dir}: {speed}; {episodes} episodes{score}")
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
     if bad:
-        value, kept = metrics[LOSSES.index(bad[0])], "none was written"
-        if os.path.exists(checkpoint_path):
-            kept = f"{checkpoint_path} is from before"
-        where = f"iteration {iteration}, step {global_step}"
-        print(f"error: losses/{bad[0]} is {value} in {where}; checkpoint: {kept}", file=sys.stderr)
+        print(f"error: iteration {iteration} gave no finite {', '.join(bad)}", file=sys.stderr)
         sys.exit(3)
-    if not (saved and written):
-        print(f"error: {run_dir}: the end of this run is not saved", file=sys.stderr)
-        sys.exit(1)
     if stop_signals and iteration < args.num_iterations:
-        command = shlex.join([sys.executable, sys.argv[0], "--resume", run_dir])
-        print(f"to go on: {command}")
+        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
         sys.exit(128 + stop_signals[0])

@@ -4,9 +4,11 @@ import importlib
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,10 +33,15 @@ def load(name):
     return importlib.import_module(name)
 
 
-def run_main(name, *flags, runs_dir, edit=None):
-    """Runs a script's main in this process, its text edited on request; returns its variables."""
+def run_main(name, *flags, runs_dir, edit=None, gpu=False):
+    """Runs a script's main in this process, its text edited on request; returns its variables.
+
+    On the CPU unless gpu; what main sets for its process, but for threads, is taken back.
+    """
     path = PPO / f"{name}.py"
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
     argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
+    sys.argv += [] if gpu else ["--no-cuda"]
     try:
         with tempfile.TemporaryDirectory() as folder:
             if edit is not None:
@@ -43,18 +50,38 @@ def run_main(name, *flags, runs_dir, edit=None):
             return SimpleNamespace(**runpy.run_path(str(path), run_name="__main__"))
     finally:
         sys.argv = argv
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
 
 
-def run_script(path, *flags, cwd, env=None, timeout=600):
-    """Runs a script as a process of its own; `runs` is where it leaves its results."""
+def run_script(path, *flags, cwd, env=None, gpu=False, timeout=600):
+    """Runs a script as a process, on the CPU unless gpu; `runs` is where it leaves its results."""
+    flags = [*map(str, flags), *([] if gpu else ["--no-cuda"])]
     return subprocess.run(
-        [sys.executable, str(path), *map(str, flags)],
+        [sys.executable, str(path), *flags],
         cwd=cwd,
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
         timeout=timeout,
     )
+
+
+def insert(before, lines):
+    """An edit for run_main: these lines, indented like it, before the one line of that text."""
+
+    def edit(text):
+        (at,) = [i for i, line in enumerate(text.splitlines()) if line.strip() == before]
+        found = text.splitlines()
+        margin = found[at][: -len(before)]
+        return "\n".join([*found[:at], textwrap.indent(lines.strip("\n"), margin), *found[at:]])
+
+    return edit
+
+
+def said(err):
+    """A message as one line: without the frame that tyro draws around it, its breaks as spaces."""
+    return " ".join(re.sub("[╭╮╰╯│]|─+", " ", err).split())
 
 
 def scalars(run_dir):
@@ -64,19 +91,6 @@ def scalars(run_dir):
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
         for tag in events.Tags()["scalars"]
     }
-
-
-def hunks(eager, fast):
-    """The hunks of `diff -U0 -B`, each a list of its lines without blank ones."""
-    diff = ["diff", "-U0", "-B", PPO / f"{eager}.py", PPO / f"{fast}.py"]
-    lines = subprocess.run(diff, capture_output=True, text=True).stdout.splitlines()[2:]
-    found = []
-    for line in lines:
-        if line.startswith("@@"):
-            found.append([])
-        elif re.fullmatch(r"[-+]\s*", line) is None:
-            found[-1].append(line)
-    return found
 
 
 class AtariSpaces:

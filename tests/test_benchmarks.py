@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import ablation
+import measured
 import pytest
 import records
 import report
 import throughput
-from helpers import ROOT, SCRIPTS
+from helpers import PAIRS, ROOT, SCRIPTS
 
 
 def test_a_broken_last_line_loses_no_record(tmp_path, capsys):
@@ -38,73 +39,82 @@ def test_variants(name):
     assert records.default(name, "num_steps") in (128, 2048)
 
 
+EAGER, FAST = "ppo_continuous_action", "ppo_continuous_action_torchcompile"
+
+
 def session(variant, sps, **more):
-    """Records of three rounds of a case, as throughput.py and ablation.py append them."""
-    fields = {"variant": variant, "pair": "ppo_continuous_action", "num_envs": 1, "startup_s": 2.0}
-    fields |= {"session": "2026-01-02T03:04:05Z", "session_command": "python x.py", "commit": "c"}
+    """Records of a case, one a round, as throughput.py and ablation.py append them."""
+    fields = {"variant": variant, "pair": EAGER, "num_envs": 1, "startup_s": 2.0, "commit": "c"}
+    fields |= {"session": "2026-01-02T03", "date": "2026-01-02T03", "session_command": "python x"}
     fields |= {"cpu": "P", "cores": 2, "gpu": None, "versions": {"torch": "1"}, "global_step": 6144}
     fields["args"] = {"num_envs": 1, "num_steps": 1024, "measure_burnin": 3}
     fields["phase_s"] = {"rollout": 0.3, "advantages": 0.006, "update": 0.6, "log": 0.0}
     return [{**fields, "round": i, "sps": value, **more} for i, value in enumerate(sps, 1)]
 
 
-def test_ratios_are_of_the_same_round(tmp_path):
-    eager = "ppo_continuous_action"
-    found = session("simulator", [8000.0, 800.0, 80.0])
-    found += session(eager, [2000.0, 100.0, 10.0])
-    found += session(f"{eager}_torchcompile:compile", [3000.0, 200.0, 40.0])
-    simulator, slow, fast = report.throughput_table(found).splitlines()[2:]
-    cells = [cell.strip() for cell in fast.strip("|").split("|")]
-    assert cells == [
-        f"`{eager}_torchcompile --compile`",
-        "1",
-        "200",
-        "40 to 3,000",
-        "0.38",
-        "2.00",
-        "2.0",
-        "3",
-    ]
-    assert "| 800 |" in simulator and "| 0.12 | 1.00 |" in slow
-    for record in found:
-        records.append(tmp_path / "throughput.jsonl", record)
-    text = report.filled(
-        "a\n<!-- throughput -->\nold\n<!-- /throughput -->\nb", report.tables(tmp_path, True)
-    )
-    assert "old" not in text and fast in text and text.endswith("<!-- /throughput -->\nb")
-    assert "No GPU; P, 2 cores visible; torch 1; 2026-01-02, commit c; medians of 3" in text
-    assert report.filled(text, report.tables(tmp_path, True)) == text
+def cells(row):
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_ratios_are_of_the_same_round():
+    found = session("simulator", [8000.0, 800.0, 80.0]) + session(EAGER, [2000.0, 100.0, 10.0])
+    found += session(f"{FAST}:compile", [3000.0, 200.0, 40.0])
+    found[-3] |= {"startup_s": 20.0, "cold_cache": True}
+    simulator, eager, fast = map(cells, measured.cases_table(found).splitlines()[2:])
+    ms = "100.0 + 2.0 + 200.0 + 0.0"
+    name = f"`{FAST} --compile`"
+    assert fast == [name, "200", "40 to 3,000", "0.38", "2.00", "20.0 / 2.0", ms]
+    assert simulator[:2] == ["simulator alone", "800"] and eager[3:6] == ["0.12", "1.00", "2.0"]
+
+
+def test_ablation_is_held_against_all_on():
+    found = session("simulator", [800.0] * 3) + session(EAGER, [100.0] * 3, group="", label="eager")
+    found += session(f"{FAST}:compile", [200.0] * 3, group="", label="fast file, all on")
+    found += session(FAST, [150.0] * 3, group="off", label="without x")
+    for variant, name in ((EAGER, "eager file"), (f"{FAST}:compile", "fast file, all on")):
+        found += session(variant, [50.0] * 3, group="two", label=name)  # no base for the others
+    table = measured.cases_table(found).splitlines()
+    assert "of all on" in table[0] and "| **one taken away** |" in table
+    (row,) = [cells(row) for row in table if "without x" in row]
+    assert row[1:5] == ["150", "150 to 150", "0.75", "1.50"]
 
 
 def test_floors_table():
     """1,024 steps: 128 ms of simulator; 10 and 100 million operations each, at 10**11 or 10**12."""
-    eager = "ppo_continuous_action"
-    rates = {"cpu": {"float32": 1e11, "bfloat16": 1e12}}
-    floor = {"flops_acting": 1e7, "flops_learning": 1e8, "flops_per_s": rates}
-    floor |= {"bus_bytes": 100, "bus_bytes_per_s": None}
+    rates = {"float32": 1e11, "bfloat16": 1e12}
+    floor = {"flops_acting": 1e7, "flops_learning": 1e8, "bus_bytes": 10**6}
+    floor |= {"flops_per_s": {"cpu": rates, "cuda": rates}, "bus_bytes_per_s": 1e10}
     found = session("simulator", [8000.0] * 3, **floor)
-    found += session(eager, [500.0] * 3, device="cpu", group="", label="eager file")
+    found += session(EAGER, [500.0] * 3, device="cpu", group="", label="eager file")
     args = found[-1]["args"] | {"bfloat16": True}
-    found += session(f"{eager}:x", [500.0] * 3, device="cpu", args=args, group="", label="x")
-    found += session(eager, [500.0] * 3, device="cpu", group="on", label="y")
-    _, _, in_float32, in_bfloat16 = report.floors_table(found).splitlines()
-    floors = "100.0 | 128.0 + 102.4 | 200.0 | 1024.0 | 5.12 | 500 | 816 | 0.61"
-    assert in_float32 == f"| eager file | {floors} |"
-    floors = "100.0 | 128.0 + 10.2 | 200.0 | 102.4 | 0.51 | 500 | 4,255 | 0.12"
-    assert in_bfloat16 == f"| x | {floors} |"
-    assert "10.00 million operations to act and 100.00 million to learn" in report.rates(found)
-    assert report.floors_table([r for r in found if "flops_acting" not in r]) == ""
+    found += session(f"{EAGER}:x", [500.0] * 3, device="cuda", args=args, group="", label="x")
+    found += session(EAGER, [500.0] * 3, device="cpu", group="on", label="y")
+    _, _, on_cpu, on_gpu = measured.floors_table(found).splitlines()
+    assert on_cpu.endswith("| 100.0 | 128.0 | 102.4 | 0.0 | 200.0 | 1024.0 | 100 | 500 | 0.61 |")
+    assert on_gpu.endswith("| 100.0 | 128.0 | 10.2 | 102.4 | 200.0 | 102.4 | 1,000 | 500 | 0.17 |")
+    assert measured.floors_table([r for r in found if "flops_acting" not in r]) == ""
 
 
-def test_ablation_table():
-    eager = "ppo_continuous_action"
-    found = session(eager, [100.0] * 3, group="", label="eager file")
-    found += session(
-        f"{eager}_torchcompile:compile", [200.0] * 3, group="", label="fast file, all on"
-    )
-    found += session(f"{eager}_torchcompile", [150.0] * 3, group="off", label="without x")
-    table = report.ablation_table(found).splitlines()
-    assert table[-1] == "| without x | 150 | 1.50 | 0.75 | 2.0 | 100.0 | 2.0 | 200.0 | 0.0 |"
+def test_front_page_shows_the_newest_and_the_best():
+    found = session("CleanRL", [100.0, 200.0, 400.0]) + session("LeanRL", [100.0] * 3)
+    found += session("LeanRL --compile", [300.0] * 3) + session("simulator", [4000.0] * 3)
+    found += session(EAGER, [200.0, 200.0, 200.0]) + session(FAST, [900.0] * 3)
+    for mode, sps in {
+        "compile": 300.0,
+        "compile+cudagraphs": 400.0,
+        "compile+bfloat16": 500.0,
+    }.items():
+        found += session(f"{FAST}:{mode}", [sps] * 3)
+    later = {"session": "2026-01-03T03", "date": "2026-01-03T03"}
+    found += session(EAGER, [999.0] * 3, gpu="H200", num_envs=8, **later)
+    found = session(EAGER, [1.0], **later, cores=9) + found  # records of a machine, added late
+    found += session(EAGER, [7.0], session="2025", date="2025")
+    few, many, gpu = map(cells, measured.speed(found).splitlines()[2:5])
+    small = ["4,000 (20.0 x)", "200 (1.0 x)", "400 (2.0 x) --cudagraphs", "500 (2.5 x)", ""]
+    small += ["200", "300 (1.5 x) --compile"]
+    assert few == [f"`{EAGER}`, P, 2 cores", "1 x 1024", *small]
+    assert many[:4] == [f"`{EAGER}`, P, 9 cores", "1 x 1024", "", "1"]
+    assert gpu[:4] == [f"`{EAGER}`, H200", "8 x 1024", "", "999"]
 
 
 @pytest.mark.parametrize("cuda", [False, True])
@@ -118,40 +128,87 @@ def test_ablation_cases(pair, cuda):
     assert any("cudagraphs" in variant for _, _, variant, _ in cases) == cuda
 
 
-def test_siblings_differ_by_more_than_seeds_do():
-    def runs(*returns):
-        return {seed: {"mean_return": value} for seed, value in enumerate(returns)}
-
-    pair = ("ppo_continuous_action", "ppo_continuous_action_torchcompile:compile")
-    apart = (runs(1, 2, 3, 4), runs(11, 12, 13, 14))
-    (note,) = report.pair_notes(dict(zip(pair, apart, strict=True)))
-    assert "+10.0" in note and "p = 0.03: they differ by more than" in note
-    (note,) = report.pair_notes(dict(zip(pair, (runs(1, 2, 3), runs(11, 12, 13)), strict=True)))
-    assert "p = 0.10: 3 and 3 seeds do not tell them apart" in note
-    (note,) = report.pair_notes(dict(zip(pair, (runs(1, 9, 20), runs(2, 11, 13)), strict=True)))
-    assert "do not tell them apart" in note
-    assert report.pair_notes(dict(zip(pair, (runs(1), runs(2)), strict=True))) == []
+def learning(variant, *returns, **more):
+    fields = {"variant": variant, "env_id": "Hopper-v4", "total_timesteps": 9, "until": None}
+    fields |= {"cpu": "P", "cores": 2, "gpu": None, "date": "2026-01-02", "commit": "c", **more}
+    curve = [[1, 0.5, 1.0], [9, 2.0, 3.0]]
+    return [
+        {**fields, "seed": i, "mean_return": value, "curve": curve}
+        for i, value in enumerate(returns)
+    ]
 
 
-def test_plots(tmp_path):
-    eager = "ppo_continuous_action"
-    found = session("simulator", [8000.0] * 3) + session(eager, [2000.0] * 3)
-    found += [{**r, "num_envs": 2} for r in found]
-    for record in found:
+def test_siblings_are_compared():
+    """A test needs 5 seeds each: with 3 and 3 its p cannot fall below 0.1."""
+
+    def apart(a, b):
+        table = measured.learning_table(learning(EAGER, *a) + learning(f"{FAST}:compile", *b))
+        eager, fast = (cells(row)[-1] for row in table.splitlines()[2:])
+        assert eager == ""
+        return fast
+
+    assert apart([1, 2, 3], [11, 12, 13]) == "+10.0 [+8.7 to +11.3]"
+    far = apart([1, 2, 3, 4, 5], [11, 12, 13, 14, 15])
+    assert far.startswith("+10.0 [") and float(far[-5:]) == pytest.approx(2 / 252, abs=2e-3)
+    assert float(apart([1, 2, 3, 4, 5], [5, 4, 3, 2, 1])[-5:]) == 1
+    assert apart([1], [2]) == ""
+
+
+def test_returns_are_robust_with_enough_seeds():
+    few = learning(EAGER, 1, 2, 3) + learning(f"{FAST}:compile+cudagraphs", *range(10, 16))
+    few += learning(EAGER, 5, until=4) + learning(EAGER, 8)[:1]  # seed 0 again: the last one counts
+    row, part = (cells(row) for row in measured.returns(few).splitlines()[2:4])
+    assert row[:4] == ["Hopper-v4", "9", "4.3 ± 3.2 (3 seeds)", "12.5 ± 1.9 (6 seeds) --cudagraphs"]
+    assert "2,382.86 ± 271.74 at 1M" in row[4] and part[1:4] == ["4 of 9", "5.0 (1 seed)", ""]
+    row = measured.returns(learning(EAGER, 0, 7, 8, 9, 1000)).splitlines()[2]
+    assert (
+        cells(row)[0] == "Hopper-v4"
+        and cells(row)[2].startswith("8.0 [")
+        and cells(row)[2].endswith("] (5 seeds)")
+    )
+    two = learning(EAGER, 1) + learning(EAGER, 2, cpu="Intel(R) Xeon(R) Processor @ 2.50GHz")
+    names = [cells(row)[0] for row in measured.returns(two).splitlines()[2:4]]
+    assert names == ["Hopper-v4, P, 2 cores", "Hopper-v4, Intel Xeon, 2 cores"]
+    assert measured.iqm([[0, 1, 2, 3, 4, 5, 6, 700]] * 2).tolist() == [3.5, 3.5]
+
+
+def test_tree_counts_changed_lines(tmp_path, monkeypatch):
+    """A child whose parent has no file is a root; a script without a sibling has no number."""
+    texts = {"a": "1\n2\n3\n\n4\n", "a_torchcompile": "1\n2 # fast\n3\n\n\n\n4\n5\n\n6\n"}
+    texts |= {"b": "1\n3\n4\n", "c": "0\n", "d": "0\n"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    found = report.changes(tmp_path / "a.py", tmp_path / "a_torchcompile.py")
+    assert found == [["-2", "+2 # fast"], ["+5", "+6"]]
+    tree = {"a": (None, "A"), "b": ("a", "B"), "c": ("b", "C"), "d": ("x", "D"), "e": ("a", "E")}
+    monkeypatch.setattr(report, "TREE", tree)
+    lines = [line.split() for line in report.tree(tmp_path).splitlines()[2:-1]]
+    assert lines == [
+        ["a", "-", "4", "(2)", "A"],
+        ["└─", "b", "1", "(1)", "-", "B"],
+        ["└─", "c", "4", "(1)", "-", "C"],
+        ["d", "-", "-", "D"],
+    ]
+
+
+def test_tree_has_every_script():
+    assert {eager for eager, _ in PAIRS} <= set(report.TREE)
+
+
+def test_pages_and_plots(tmp_path):
+    for record in session("simulator", [8000.0] * 3) + session(f"{FAST}:compile", [2000.0] * 3):
         records.append(tmp_path / "throughput.jsonl", record)
-    fields = {"env_id": "X-v1", "total_timesteps": 9, "until": None, "mean_return": 2.0}
-    fields |= {"cpu": "P", "cores": 2, "gpu": None}
-    for seed in (1, 2):
-        run = {"variant": eager, "seed": seed, "curve": [[1, 0.5, 1.0], [9, 2.0, 3.0]], **fields}
-        records.append(tmp_path / "learning.jsonl", run)
-    names = {path.name for path in report.plot(tmp_path)}
-    assert names == {
-        "throughput_ppo_continuous_action_p-2-cores.png",
-        "scaling_ppo_continuous_action_p-2-cores.png",
-        "phases_ppo_continuous_action_p-2-cores.png",
-        "learning_X-v1_p-2-cores.png",
-    }
-    assert all((tmp_path / name).stat().st_size > 5000 for name in names)
+    for record in learning(EAGER, 1, 2) + learning(EAGER, 3, env_id="X-v1"):
+        records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
+    text = "a\n<!-- throughput -->\nold\n<!-- /throughput -->\nb\n<!-- floors -->\n<!-- /floors -->"
+    found = report.tables(tmp_path)
+    text = report.filled(text, found)
+    assert text.startswith("a\n<!-- throughput -->\n`ppo_cont") and "old" not in text
+    assert "| 2,000 |" in text and "\n<!-- /throughput -->\nb\n<!-- floors -->\n*No rec" in text
+    assert "*no GPU, P, 2 cores; 2026-01-02; commit c; torch 1; medians of 3" in text
+    assert report.filled(text, found) == text
+    report.plot(tmp_path)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"speed.png", "learning.png"}
 
 
 def benchmark(name, *flags):
@@ -165,7 +222,7 @@ def lines_of(path):
 
 @pytest.mark.slow
 def test_throughput_goes_on_without_what_fails(tmp_path):
-    eager = "ppo_continuous_action"
+    eager = EAGER
     python = sys.executable
     flags = ["--variants", eager, f"{eager}:turbo", f"sb3:{eager}", "--rounds", "2"]
     flags += ["--iterations", "4"]
@@ -191,7 +248,7 @@ def test_throughput_goes_on_without_what_fails(tmp_path):
     assert found[0]["flops_acting"] == 2 * weights
     assert found[0]["flops_learning"] == 10 * (6 * weights - 2 * first)
     assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 1")
-    assert "| counts | 1 | 17 |" in done.stdout
+    assert "| counts | 17 |" in done.stdout
 
     done = benchmark("throughput", "--variants", "nope", "--results", tmp_path)
     assert done.returncode == 1 and "no script 'nope'" in done.stderr
@@ -218,9 +275,7 @@ def test_learning_runs_each_run_once(tmp_path):
     assert "0 runs to do, 1 with a record" in done.stderr and "no script 'nope'" in done.stderr
     assert lines_of(tmp_path / "learning.jsonl") == [record]
     done = benchmark("learning", "--summary", "--results", tmp_path)
-    assert (
-        done.returncode == 0 and "| Pendulum-v1 | 8,192 | `ppo_continuous_action` |" in done.stdout
-    )
+    assert done.returncode == 0 and "| 8,192 | `ppo_continuous_action` |" in done.stdout
 
 
 def test_two_at_once(tmp_path):

@@ -1,16 +1,16 @@
 """`act` and `update` can be captured in a CUDA graph.
 
 Without a GPU: on tensors that hold no data, so that a read by the host or a shape that depends on
-data raises. With one: the replayed graphs against the same calls made eagerly.
+data raises. With one: the replayed graphs against the same calls made without. Where only the graph
+needs a GPU, the slow tests run the rest on a CPU.
 """
 
-import copy
 import warnings
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from helpers import FAST, PPO, SCRIPTS, TINY, load, random_storage, run_main, spaces
+from helpers import FAST, PPO, SCRIPTS, TINY, insert, load, random_storage, run_main, spaces
 
 import torch
 from tensordict import TensorDict, from_module
@@ -20,32 +20,61 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.distributions import Normal
+from torch.utils._pytree import tree_leaves
 
 T, N = 8, 4
+GRAPHS = ["--compile", "--cudagraphs"]
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])
+CPU = pytest.param("cpu", marks=pytest.mark.slow)
 
 
-def executables(name, module, storage, noise, device):
+def executables(name, module, storage, noise, device, graphed=False, bfloat16=False):
     """agent, optimizer, act and update as main binds them."""
-    agent = module.Agent(spaces(name), device=device)
-    agent_inference = module.Agent(spaces(name), device="meta")
-    from_module(agent).data.to_module(agent_inference)
+    fast = name in FAST
+    agent = actor = module.Agent(spaces(name), device=device)
+    if fast and "atari" in name:
+        actor = module.Agent(spaces(name), device="meta")
+        from_module(agent).data.to_module(actor)
+    if bfloat16:
+        for network in (agent.network, actor.network):
+            network.forward = torch.autocast(device, torch.bfloat16)(network.forward)
+            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
+    lr = torch.tensor(2.5e-4, device=device) if fast else 2.5e-4
+    capturable = fast and device == "cuda"
     optimizer = torch.optim.Adam(
-        agent.parameters(),
-        eps=1e-5,
-        lr=torch.tensor(2.5e-4, device=device),
-        fused=True,
-        capturable=device == "cuda",
+        agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable
     )
     args = module.Args(num_envs=N, num_steps=T, num_minibatches=2)
     batch = storage[:T].flatten().to_dict()
     gradients = partial(module.compute_gradients, agent, args, batch)
-    act = partial(module.act, agent_inference, storage, noise)
-    return agent, optimizer, act, partial(module.update, gradients, optimizer)
+    act = partial(module.act, actor, storage, noise)
+    update = partial(module.update, gradients, optimizer)
+    if graphed:
+        update = CudaGraphModule(update, warmup=3)
+        act = CudaGraphModule(act, warmup=3) if "atari" in name else act
+    return agent, optimizer, act, update
+
+
+@pytest.fixture
+def compiled():
+    """Compiles what main compiles: a script's name -> as much of it as executables needs."""
+    torch.compiler.reset()
+
+    def compile_(name):
+        module = load(name)
+        names = ("act", "compute_gradients") if "atari" in name else ("compute_gradients",)
+        new = {key: torch.compile(getattr(module, key)) for key in names}
+        return SimpleNamespace(**{**vars(module), **new})
+
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        yield compile_
 
 
 def row(name, step, device):
     """A row's index as main passes it to act: on Atari, where acting is captured, a tensor."""
-    return torch.full((1,), step, device=device) if "atari" in name else step
+    return torch.arange(T + 1, device=device).split(1)[step] if "atari" in name else step
 
 
 def random_noise(name, envs, device):
@@ -53,10 +82,29 @@ def random_noise(name, envs, device):
     return torch.empty((T + 1, envs, *shape), device=device).exponential_()
 
 
-def empty_storage(name, device):
+def empty_storage(name, device, channels_last=False):
     fields, *_ = random_storage(name, T, N)
     fields = {key: torch.zeros_like(rows, device=device) for key, rows in fields.items()}
+    if channels_last and "atari" in name:
+        rows = fields["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
+        fields["obs"] = rows.unflatten(0, (T + 1, N))
     return TensorDict(fields, batch_size=(T + 1, N))
+
+
+def fill(name, storage, seed):
+    """Other random rows, in place, as main leaves them for an update near the policy that acted."""
+    fields, *_ = random_storage(name, storage.shape[0] - 1, storage.shape[1], seed)
+    rng = torch.Generator().manual_seed(seed)
+    for key in ("advantages", "returns"):
+        fields[key] = torch.randn(storage.shape, generator=rng)
+    if "continuous" in name:
+        fields["logprobs"] += 1.4 + Normal(0, 1).log_prob(fields["actions"]).sum(-1)
+    for key, rows in fields.items():
+        storage[key].copy_(rows)
+
+
+def random_b_inds(rng, device):
+    return torch.randperm(T * N, generator=rng).view(2, -1).to(device)
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -107,34 +155,125 @@ def test_storage_and_weights_are_shared(name, tmp_path):
             assert trained.data_ptr() == used.data_ptr() and torch.equal(trained, used)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("device", [CUDA])
 @pytest.mark.parametrize("name", FAST)
-@pytest.mark.parametrize("compiled", [False, True])
-def test_replay_equals_eager(name, compiled):
-    """After 6 epochs, of which 3 are replays, parameters equal the eager ones."""
-    module, cuda = load(name), "cuda"
-    fields, *_ = random_storage(name, T, N)
-    permutations = [torch.randperm(T * N).view(2, -1).to(cuda) for _ in range(6)]
-    results = []
-    for graphed in (False, True):
+@pytest.mark.parametrize("compiles", [False, True])
+def test_replay_equals_eager(name, compiles, device, compiled, monkeypatch):
+    """Six epochs on new rows at new rates, three of them replays: captured as without, bit for bit.
+
+    Not under use_deterministic_algorithms: its index_put sorts, and cannot be captured.
+    """
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    module, results = compiled(name) if compiles else load(name), []
+    for graphed in (False, device == "cuda"):
         torch.manual_seed(0)
-        storage = TensorDict(copy.deepcopy(fields), batch_size=(T + 1, N)).to(cuda)
-        noise = random_noise(name, N, cuda)
-        used = module
-        if graphed and compiled:
-            compiled_gradients = torch.compile(module.compute_gradients)
-            used = SimpleNamespace(**{**vars(module), "compute_gradients": compiled_gradients})
-        agent, optimizer, _, update = executables(name, used, storage, noise, cuda)
-        if graphed:
-            update = CudaGraphModule(update, warmup=3)
-        losses = []
-        for epoch, b_inds in enumerate(permutations):
+        rng = torch.Generator().manual_seed(0)
+        storage, noise = empty_storage(name, device, compiles), random_noise(name, N, device)
+        agent, optimizer, _, update = executables(name, module, storage, noise, device, graphed)
+        results.append([])
+        for epoch in range(6):
+            fill(name, storage, seed=epoch)
             optimizer.param_groups[0]["lr"].fill_(1e-3 / (1 + epoch))
-            losses.append(update(b_inds))
-        results.append((torch.cat(losses), torch.cat([p.flatten() for p in agent.parameters()])))
-    torch.testing.assert_close(results[0][0], results[1][0], rtol=2e-3, atol=2e-4)
-    torch.testing.assert_close(results[0][1], results[1][1], rtol=2e-3, atol=2e-4)
+            losses = update(random_b_inds(rng, device))  # (2, 7)
+            results[-1] += [losses, torch.cat([p.detach().flatten() for p in agent.parameters()])]
+            assert (losses[:, :5] != 0).all() and losses.isfinite().all()
+        assert {float(state["step"]) for state in optimizer.state.values()} == {12.0}
+    for i, (plain, captured) in enumerate(zip(*results, strict=True)):
+        assert torch.equal(plain, captured), ("losses", "parameters")[i % 2] + f" of epoch {i // 2}"
+    assert len({float(losses[0, 1]) for losses in results[1][::2]}) == 6, "rows are read anew"
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_compiled_act_in_nhwc(bfloat16, device, compiled):
+    """Captured as without, bit for bit, and near to the plain act in NCHW and float32."""
+    name, results = "ppo_atari_envpool_torchcompile", []
+    new, fast = compiled(name), device == "cuda"
+    for module, graphed in ((load(name), False), (new, False), (new, fast)):
+        torch.manual_seed(0)
+        plain = module is not new
+        storage, noise = empty_storage(name, device, not plain), random_noise(name, N, device)
+        fill(name, storage, seed=0)
+        half = bfloat16 and not plain
+        agent, _, act, _ = executables(name, module, storage, noise, device, graphed, half)
+        agent.actor.weight.data.mul_(100.0)  # probabilities far from equal
+        actions = torch.stack([act(row(name, step, device)) for step in range(T + 1)])
+        assert torch.equal(actions, storage["actions"])
+        results.append([storage["values"], storage["logprobs"], actions])
+    for plain, captured in zip(results[1], results[2], strict=True):
+        assert torch.equal(plain, captured)
+    (values, logprobs, actions), (found_values, found_logprobs, found) = results[:2]
+    same = found == actions  # where two are as likely, the last digit decides
+    assert same.float().mean() > 0.9 and values.std() > 0.01 and logprobs.std() > 0.1
+    torch.testing.assert_close(found_values, values, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(found_logprobs[same], logprobs[same], rtol=0.02, atol=0.02)
+    assert (not torch.equal(found_values, values)) or not bfloat16
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+@pytest.mark.parametrize("name", FAST)
+def test_no_recompile_when_captured(name, device, compiled):
+    """Two calls compile all there is to compile: the third captures, and compiling cannot be."""
+    module, rng = compiled(name), torch.Generator().manual_seed(0)
+    for graphed in (False, True)[: 1 + (device == "cuda")]:
+        storage, noise = empty_storage(name, device, True), random_noise(name, N, device)
+        _, optimizer, act, update = executables(name, module, storage, noise, device, graphed)
+        for call in range(8):
+            with torch.compiler.set_stance("fail_on_recompile" if call > 1 else "default"):
+                fill(name, storage, seed=call)
+                optimizer.param_groups[0]["lr"].fill_(1e-3 / (1 + call))
+                act(row(name, call, device))
+                update(random_b_inds(rng, device))
+        if not graphed:  # a check that can fail
+            with torch.compiler.set_stance("fail_on_recompile"):
+                with pytest.raises(RuntimeError, match="fail_on_recompile"):
+                    update(random_b_inds(rng, device)[:, 1:])
+
+
+def gradient_steps(run):
+    (count,) = {float(state["step"]) for state in run.optimizer.state.values()}
+    return int(count)
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("name", FAST)
+def test_resumed_learner_under_graphs(name, device, tmp_path):
+    """Iterations 4 to 6 from a checkpoint equal those that follow in place, on the same rows.
+
+    The first three epochs after a checkpoint are no replays; kernels are the same.
+    """
+    gpu, half = device == "cuda", tmp_path / "half"
+    flags = [*TINY, "--total-timesteps", 96, "--checkpoint-interval", 3, *(GRAPHS if gpu else [])]
+    rows = insert(
+        "# Update",
+        f"if iteration > 3: __import__('test_capture').fill({name!r}, storage, seed=iteration)",
+    )
+    keep = insert("# Rollout", f"if iteration == 4: shutil.copytree(run_dir, {str(half)!r})")
+    whole = run_main(
+        name, *flags, runs_dir=tmp_path / "whole", edit=lambda text: keep(rows(text)), gpu=gpu
+    )
+    resumed = run_main(name, "--resume", half, runs_dir="unused", edit=rows, gpu=gpu)
+    assert (whole.first_iteration, resumed.first_iteration) == (1, 4)
+    assert whole.mode == resumed.mode == ("compile+cudagraphs" if gpu else "eager")
+    for key in ("agent", "adam", "rng"):
+        found, expected = (tree_leaves(run.checkpoint[key]) for run in (resumed, whole))
+        assert len(found) == len(expected) > 0
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), key
+    assert gradient_steps(resumed) == 6 * 2 * 2
+    lr = resumed.optimizer.param_groups[0]["lr"]
+    assert isinstance(lr, torch.Tensor) and lr.device.type == device
+    assert float(lr) == pytest.approx(resumed.args.learning_rate / 6)
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("name", FAST)
+def test_target_kl_under_graphs(name, device, tmp_path):
+    """An update ends after one epoch or goes through both, replayed or not."""
+    gpu = device == "cuda"
+    flags = [*TINY, "--total-timesteps", 96, "--learning-rate", 0.01, *(GRAPHS if gpu else [])]
+    for target_kl, epochs in ((1e-12, 1), (1e12, 2)):
+        run = run_main(name, *flags, "--target-kl", target_kl, runs_dir=tmp_path, gpu=gpu)
+        assert gradient_steps(run) == 6 * epochs * 2 and len(run.losses) == epochs
 
 
 def loop_lines(name):
@@ -147,7 +286,7 @@ def loop_lines(name):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_what_fetches_says_sync(name):
     """In the loop, each line that copies between host and device by name has its comment."""
-    calls = (".cpu()", ".tolist()", ".item()", "from_numpy(", ".to(device)", "load_state_dict(")
+    calls = ".cpu() .tolist() .item() from_numpy( .to(device) load_state_dict( .copy_(".split()
     found = [line for line in loop_lines(name).values() if any(call in line for call in calls)]
     assert len(found) >= 4
     for line in found:
@@ -155,16 +294,16 @@ def test_what_fetches_says_sync(name):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NO_GPU
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_synchronises_only_where_it_says(name, tmp_path):
     """PyTorch's own report of each line of the loop that waits for the GPU."""
-    flags = ["--compile", "--cudagraphs"] if name in FAST else []
+    flags = GRAPHS if name in FAST else []
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            run_main(name, *TINY, *flags, runs_dir=tmp_path)
+            run_main(name, *TINY, *flags, runs_dir=tmp_path, gpu=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     loop = loop_lines(name)
@@ -175,32 +314,53 @@ def test_synchronises_only_where_it_says(name, tmp_path):
         assert "sync" in loop[number].partition("#")[2], loop[number]
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+MODES = [(name, "eager") for name in SCRIPTS]
+MODES += [(name, mode) for name in FAST for mode in ("compile", "cudagraphs")]
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize(("name", "mode"), MODES)
+def test_act_and_update_never_wait(name, mode, device, compiled):
+    """Once they are warm, no call within waits for the GPU."""
+    module, rng = load(name) if mode == "eager" else compiled(name), torch.Generator()
+    storage, noise = empty_storage(name, device), random_noise(name, N, device)
+    fill(name, storage, seed=0)
+    graphed = mode == "cudagraphs"
+    _, _, act, update = executables(name, module, storage, noise, device, graphed)
+    steps, b_inds = [row(name, step, device) for step in range(T)], random_b_inds(rng, device)
+    for _ in range(3):
+        act(steps[0])
+        update(b_inds)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in steps:
+            act(step)
+            update(b_inds)
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            noise.sum().item()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("name", ["ppo_atari_envpool_torchcompile"])
-def test_replays_sample_and_write_their_row(name):
+def test_replays_sample_and_write_their_row(name, device):
     """Two replays on the same observations draw different actions and fill different rows."""
-    module, cuda = load(name), "cuda"
     games = 256
-    storage = TensorDict(
-        {
-            "obs": torch.zeros((T + 1, games, 4, 84, 84), dtype=torch.uint8, device=cuda),
-            "actions": torch.full((T + 1, games), -1, device=cuda),
-            "logprobs": torch.zeros((T + 1, games), device=cuda),
-            "values": torch.zeros((T + 1, games), device=cuda),
-        },
-        batch_size=(T + 1, games),
-    )
-    noise = torch.empty((T + 1, games, 4), device=cuda).exponential_()
-    _, _, act, _ = executables(name, module, storage, noise, cuda)
-    act = CudaGraphModule(act, warmup=3)
-    steps = torch.arange(T + 1, device=cuda).split(1)
-    actions = [act(step) for step in steps]
+    fields = {
+        "obs": torch.zeros((T + 1, games, 4, 84, 84), dtype=torch.uint8, device=device),
+        "actions": torch.full((T + 1, games), -1, device=device),
+        "logprobs": torch.zeros((T + 1, games), device=device),
+        "values": torch.zeros((T + 1, games), device=device),
+    }
+    storage, noise = TensorDict(fields, (T + 1, games)), random_noise(name, games, device)
+    _, _, act, _ = executables(name, load(name), storage, noise, device, device == "cuda")
+    actions = [act(row(name, step, device)) for step in range(T + 1)]
     for step in range(T + 1):
         assert torch.equal(storage["actions"][step], actions[step])
     assert not torch.equal(actions[4], actions[5]), "two replays"
     frequencies = torch.cat(actions).bincount(minlength=4) / (games * (T + 1))
     torch.testing.assert_close(frequencies, torch.full_like(frequencies, 0.25), rtol=0, atol=0.04)
-    before = act(steps[0])
+    before = act(row(name, 0, device))
     noise.exponential_()
-    assert not torch.equal(act(steps[0]), before), "the noise is read anew"
+    assert not torch.equal(act(row(name, 0, device)), before), "the noise is read anew"

@@ -1,9 +1,9 @@
-"""Normalisation, time limits, masks and NumPy acting of the continuous-action scripts."""
+"""Normalisation, time limits, masks, statistics and seeds of the continuous-action scripts."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import SCRIPTS, TINY, load, run_main
+from helpers import FAST, SCRIPTS, TINY, insert, load, run_main, scalars
 
 import torch
 from torch.distributions import Normal
@@ -12,50 +12,14 @@ CONTINUOUS = [name for name in SCRIPTS if "continuous" in name]
 pytestmark = pytest.mark.parametrize("name", CONTINUOUS)
 
 
-def make_hoppers():
-    """3 Hoppers that fall within some 20 random steps, or are cut at 25."""
-    return gym.vector.SyncVectorEnv(
-        [lambda: gym.make("Hopper-v4", max_episode_steps=25, disable_env_checker=True)] * 3
-    )
-
-
-def test_normalisation_equals_gymnasium(name):
-    """400 steps with terminations and truncations, against Gymnasium's vector wrappers, clipped."""
-    gamma = 0.97
-    raw = make_hoppers()
-    wrapped = gym.wrappers.vector.NormalizeObservation(make_hoppers())
-    wrapped = gym.wrappers.vector.NormalizeReward(wrapped, gamma=gamma)
-    normalizer = load(name).Normalizer(3, raw.single_observation_space.shape, gamma)
-    rng = np.random.default_rng(0)
-    obs, _ = raw.reset(seed=[1, 2, 3])
-    expected, _ = wrapped.reset(seed=[1, 2, 3])
-    np.testing.assert_allclose(normalizer.observation(obs), expected.clip(-10, 10), atol=1e-6)
-    ends, clipped = np.zeros(2, dtype=int), 0
-    for _ in range(400):
-        actions = rng.uniform(-1, 1, (3, 3))
-        obs, reward, terminated, truncated, _ = raw.step(actions)
-        expected_obs, expected_reward, *_ = wrapped.step(actions)
-        ends += terminated.sum(), truncated.sum()
-        clipped += (np.abs(expected_obs) > 10).sum() + (np.abs(expected_reward) > 10).sum()
-        found = normalizer.observation(obs)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected_obs.clip(-10, 10), rtol=1e-6, atol=1e-6)
-        found = normalizer.reward(reward, terminated, truncated)
-        np.testing.assert_allclose(found, expected_reward.clip(-10, 10), rtol=1e-6, atol=1e-6)
-    assert (ends > 3).all() and clipped > 0
-    np.testing.assert_allclose(normalizer.obs.mean, wrapped.env.obs_rms.mean, rtol=1e-6)
-    np.testing.assert_allclose(normalizer.obs.var, wrapped.env.obs_rms.var, rtol=1e-6)
-    # Gymnasium sums the discounted rewards in float32
-    np.testing.assert_allclose(normalizer.returns.var, wrapped.return_rms.var, rtol=1e-5)
-
-
 class Counter(gym.Env):
-    """Counts its steps, pays 1 for each, and ends after `length` of them."""
+    """Counts its steps, pays as many or 1 for each, and ends after `length` of them."""
 
-    def __init__(self, length, terminal):
+    def __init__(self, length, terminal, pay=lambda t: 1.0):
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (1,))
         self.action_space = gym.spaces.Box(-1.0, 1.0, (2,))
-        self.length, self.terminal = length, terminal
+        self.length, self.terminal, self.pay = length, terminal, pay
+        self.total = 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -63,13 +27,12 @@ class Counter(gym.Env):
         return np.zeros(1, dtype=np.float32), {}
 
     def step(self, action):
-        assert action.shape == (2,) and np.abs(action).max() <= 1, (
-            "actions are clipped to the space"
-        )
+        assert action.shape == (2,) and np.abs(action).max() <= 1, "clipped to the space"
         self.t += 1
+        self.total += 1
         end = self.t == self.length
         obs = np.full(1, self.t, dtype=np.float32)
-        return obs, 1.0, end and self.terminal, end and not self.terminal, {}
+        return obs, self.pay(self.total), end and self.terminal, end and not self.terminal, {}
 
 
 class DictCounter(Counter):
@@ -89,7 +52,35 @@ class DictCounter(Counter):
 
 gym.register("Cut-v0", lambda: Counter(3, False))
 gym.register("Ends-v0", lambda: Counter(3, True))
+gym.register("Game-v0", lambda: Counter(1, True, pay=float))  # its returns are 1, 2, 3, ...
 gym.register("Dict-v0", DictCounter)
+gym.register("Falls-v0", "gymnasium.envs.mujoco.hopper_v4:HopperEnv", max_episode_steps=25)
+
+
+def test_normalisation_equals_gymnasium(name, tmp_path):
+    """130 steps of 3 Hoppers that fall or are cut at 25, against Gymnasium's vector wrappers."""
+    flags = "--env-id Falls-v0 --num-envs 3 --num-steps 130 --total-timesteps 390".split()
+    flags += "--num-minibatches 2 --update-epochs 1 --gamma 0.97".split()
+    run = run_main(name, *flags, runs_dir=tmp_path)
+    envs = gym.vector.SyncVectorEnv([lambda: gym.make("Falls-v0", disable_env_checker=True)] * 3)
+    envs = gym.wrappers.vector.NormalizeObservation(envs)
+    wrapped = gym.wrappers.vector.NormalizeReward(envs, gamma=0.97)
+    ends = np.zeros(2, dtype=int)
+    obs, _ = wrapped.reset(seed=run.seeds)
+    close = dict(rtol=1e-5, atol=1e-5)
+    for t, actions in enumerate(run.storage["actions"][:-1].numpy()):
+        np.testing.assert_allclose(run.storage["obs"][t], obs.clip(-10, 10), **close)
+        obs, reward, terminated, truncated, _ = wrapped.step(actions.clip(-1, 1))
+        np.testing.assert_allclose(run.host_rewards[t], reward.clip(-10, 10), **close)
+        ends += terminated.sum(), truncated.sum()
+    assert ends[0] > 3 and ends[1] > 0
+    np.testing.assert_allclose(run.obs_rms.mean, envs.obs_rms.mean, rtol=1e-6)
+    np.testing.assert_allclose(run.obs_rms.var, envs.obs_rms.var, rtol=1e-6)
+    # Gymnasium sums the discounted rewards in float32
+    np.testing.assert_allclose(run.return_rms.var, wrapped.return_rms.var, rtol=1e-5)
+    scaled = run.RunningMeanStd(1.0, 4.0).scale(np.array([-50.0, -6.0, 6.0, 50.0]))
+    assert scaled.tolist() == pytest.approx([-10, -3, 3, 10])
+
 
 GAMMA, VALUE = 0.75, 4.0  # 1 / (1 - GAMMA): the value of a reward of 1 for ever
 
@@ -98,7 +89,7 @@ def known_value(text):
     """The script with the critic's answer set to VALUE and rewards left as they are."""
     for old, new in (
         ("self.critic(obs).squeeze(-1)", f"self.critic(obs).squeeze(-1) * 0 + {VALUE}"),
-        ("normalizer.reward(reward, terminated, truncated)", "reward"),
+        ("return_rms.scale(reward)", "reward"),
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
@@ -117,8 +108,9 @@ def test_time_limits_bootstrap(name, tmp_path):
         ("Ends-v0", [], 1 - VALUE),
         ("Cut-v0", ["--cleanrl-semantics"], 1 - VALUE),
     ):
-        all_flags = [*flags, "--env-id", env_id, *extra]
-        run = run_main(name, *all_flags, runs_dir=tmp_path / "runs", edit=known_value)
+        run = run_main(
+            name, *flags, "--env-id", env_id, *extra, runs_dir=tmp_path, edit=known_value
+        )
         # rows 0 to 2 are an episode's steps, row 3 its last observation, and so on
         ends = [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]
         assert run.host_dones[:, 0].tolist() == run.host_dones[:, 1].tolist() == ends
@@ -126,24 +118,37 @@ def test_time_limits_bootstrap(name, tmp_path):
         decay = GAMMA * 0.5
         expected = [last * decay**2, last * decay, last]
         assert advantages[0:3] == advantages[4:7] == pytest.approx(expected, abs=1e-6)
+        assert advantages[8:] == pytest.approx([0, 0], abs=1e-6), "the rollout's end bootstraps"
         valid = run.storage["valid"][:10, 0].tolist()
-        assert valid == ([1] * 10 if extra else [1, 1, 1, 0, 1, 1, 1, 0, 1, 1])
-        if not extra:
-            assert advantages[8:] == pytest.approx([0, 0], abs=1e-6), "the rollout's end bootstraps"
+        assert valid == [1, 1, 1, 0, 1, 1, 1, 0, 1, 1], "the mask stays with --cleanrl-semantics"
 
 
 def test_statistics_and_carry(name, tmp_path):
-    """2 rollouts of 3 steps of episodes of 3: row 0 of the second is the reset row."""
-    flags = "--num-envs 2 --num-steps 3 --num-minibatches 2 --total-timesteps 12".split()
-    run = run_main(name, *flags, "--env-id", "Cut-v0", runs_dir=tmp_path)
-    assert run.storage["valid"][:3, 0].tolist() == [0, 1, 1]
-    assert list(run.recent_returns) == [3.0, 3.0]
-    statistics = load(name).EpisodeStatistics(1)
-    no, yes, one = np.array([False]), np.array([True]), np.ones(1)
-    assert statistics.step(one, no, no) == []
-    assert statistics.step(one, no, yes) == [(2.0, 2)]
-    assert statistics.step(100 * one, no, no) == [], "a reset row"
-    assert statistics.step(one, yes, no) == [(1.0, 1)]
+    """3 rollouts of 3 steps of episodes of 3: row 0 of the second is the reset row."""
+    flags = "--num-envs 2 --num-steps 3 --num-minibatches 2 --total-timesteps 18".split()
+    run = run_main(
+        name, *flags, "--env-id", "Cut-v0", runs_dir=tmp_path,
+        edit=insert("# Advantages", "kept = [*(kept if iteration > 1 else []), obs.clone()]"),
+    )  # fmt: skip
+    assert run.storage["valid"][:3, 0].tolist() == [1, 0, 1]
+    assert torch.equal(run.kept[1][0], run.kept[0][3]) and torch.equal(run.obs[0], run.kept[1][3])
+    curves = scalars(*tmp_path.iterdir())
+    assert run.episodic_returns == [3.0] * 4
+    assert curves["charts/episodic_return"] == [(6, 3.0)] * 2 + [(14, 3.0)] * 2
+    assert curves["charts/episodic_length"] == [(6, 3.0)] * 2 + [(14, 3.0)] * 2
+
+
+def test_mean_return_is_of_the_last_100_games(name, tmp_path):
+    """Of the last N where there are more environments: 100 would hold just the short games."""
+    flags = ["--env-id", "Game-v0", "--num-minibatches", 2, "--update-epochs", 1]
+    sizes = ["--num-envs", 1, "--num-steps", 220, "--total-timesteps", 220]
+    run = run_main(name, *flags, *sizes, runs_dir=tmp_path)
+    assert run.episodic_returns == [*range(1, 111)]
+    assert run.summary["mean_return"] == np.mean(range(11, 111))
+    sizes = ["--num-envs", 120, "--num-steps", 3, "--total-timesteps", 360]
+    run = run_main(name, *flags, *sizes, runs_dir=tmp_path)
+    assert run.episodic_returns == [1] * 120 + [2] * 120 and run.summary["mean_return"] == 2
+    assert len(run.recent) == 120
 
 
 def test_dictionary_observations_are_flattened(name, tmp_path):
@@ -151,36 +156,49 @@ def test_dictionary_observations_are_flattened(name, tmp_path):
     assert run.storage["obs"].shape == (9, 2, 2)
 
 
-def test_logprob_is_of_the_unclipped_action(name, tmp_path):
-    """With a standard deviation of 1 a third of the actions leaves ±1; they are stored as drawn."""
-    run = run_main(name, *TINY, "--env-id", "Cut-v0", runs_dir=tmp_path)
-    actions = run.storage["actions"][:8]
-    assert (actions.abs() > 1).any()
-    assert actions.std() > 0.7
+def no_compiling(text):
+    """A fast script that acts in NumPy, as with --compile."""
+    assert text.count("torch.compile(compute_gradients)") == 1
+    return text.replace("torch.compile(compute_gradients)", "compute_gradients")
 
 
-def test_seeds_share_no_environment(name):
-    module = load(name)
-    first = {}
+def test_rows_are_of_the_policy_that_acted(name, tmp_path):
+    """Actions, their log-probabilities before clipping, and values, of the second of two rollouts,
+    in PyTorch and in NumPy."""
+    keep = insert("# Update", "policy = {k: v.clone() for k, v in agent.state_dict().items()}")
+    flags = [*TINY, "--env-id", "Cut-v0", "--total-timesteps", 32, "--learning-rate", 0.05]
+    flags += ["--no-anneal-lr", "--max-grad-norm", 100]
+    for compiled in [False, True][: 1 + (name in FAST)]:
+        extra = ["--compile"] * compiled
+        edit = (lambda text: no_compiling(keep(text))) if compiled else keep
+        run = run_main(name, *flags, *extra, runs_dir=tmp_path, edit=edit)
+        assert name not in FAST or run.numpy_acting == compiled
+        agent = load(name).Agent(run.envs)
+        agent.load_state_dict(run.policy)
+        with torch.no_grad():
+            mean, std, values = agent(run.storage["obs"])
+        assert (std - 1).abs().min() > 0.05, "the first update has moved it"
+        close = dict(rtol=1e-5, atol=1e-5)
+        actions = run.storage["actions"]
+        torch.testing.assert_close(actions[:8], (mean + std * run.noise)[:8], **close)
+        assert (actions[:8].abs() > 1).any(), "which the simulator gets clipped"
+        logprobs = Normal(mean, std).log_prob(actions).sum(-1)
+        torch.testing.assert_close(run.storage["logprobs"][:8], logprobs[:8], **close)
+        torch.testing.assert_close(run.storage["values"], values, **close)
+
+
+def test_seeds_share_no_environment(name, tmp_path, monkeypatch):
+    """What main gives to reset; nor do the two parts of a run that went on."""
+    reset, seeds = gym.vector.SyncVectorEnv.reset, []
+
+    def note(self, *, seed, **kwargs):
+        seeds.extend(seed)
+        return reset(self, seed=seed, **kwargs)
+
+    monkeypatch.setattr(gym.vector.SyncVectorEnv, "reset", note)
+    flags = "--env-id Cut-v0 --num-envs 16 --num-steps 2 --num-minibatches 2".split()
+    flags += ["--total-timesteps", 32]
     for seed in (1, 2, 3):
-        run = np.random.SeedSequence(seed).generate_state(16).tolist()
-        envs = module.make_envs(module.Args(seed=seed, num_envs=16, env_id="Pendulum-v1"))
-        first[seed] = {tuple(row) for row in envs.reset(seed=run)[0].tolist()}
-        assert len(first[seed]) == 16
-    assert not (first[1] & first[2] or first[2] & first[3] or first[1] & first[3])
-
-
-def test_numpy_acting_is_the_policy(name, tmp_path):
-    """What NumPy sampled, and what one pass says of it, is what the network says row by row."""
-    if not name.endswith("_torchcompile"):
-        pytest.skip("the eager script acts in PyTorch")
-    run = run_main(name, *TINY, "--compile", runs_dir=tmp_path)
-    assert run.acts_in_numpy
-    with torch.no_grad():  # agent_inference still has the weights of the last rollout
-        mean, std, values = run.agent_inference(run.storage["obs"])
-    close = dict(rtol=1e-5, atol=1e-6)
-    expected = mean + std * run.noise
-    torch.testing.assert_close(run.storage["actions"][:8], expected[:8], **close)
-    logprobs = Normal(mean, std).log_prob(run.storage["actions"]).sum(-1)
-    torch.testing.assert_close(run.storage["logprobs"][:8], logprobs[:8], **close)
-    torch.testing.assert_close(run.storage["values"], values, **close)
+        run = run_main(name, *flags, "--seed", seed, runs_dir=tmp_path)
+    run_main(name, "--resume", run.run_dir, "--total-timesteps", 64, runs_dir=tmp_path)
+    assert len(set(seeds)) == len(seeds) == 4 * 16

@@ -1,136 +1,98 @@
-"""Episode statistics, flags and seeds, on scripted environments and on EnvPool's Atari."""
+"""Rows, flags, statistics and seeds of Atari, through main, on games that are known."""
 
 import envpool
 import numpy as np
 import pytest
-from helpers import SCRIPTS, AtariSpaces, load, run_main
+from helpers import PAIRS, AtariSpaces, load, run_main, scalars
 
-ATARI = [name for name in SCRIPTS if "atari" in name]
+import torch
+
+ATARI = [eager for eager, _ in PAIRS if "atari" in eager]  # test_parity holds their siblings
+LIVES = 3
 
 
 class ScriptedAtari(AtariSpaces):
-    """Games that follow a script: {game: [(terminated, truncated, game over), ...]}, a row a step.
+    """Games that follow a script, a row a step: (terminated, truncated, game over, lives).
 
-    A row after one with a flag is a reset row: it pays 100, which nobody may count.
+    Every row pays game i 1, clipped from i + 2, and a reset row 100, which nobody may count. A
+    pixel is the number of steps so far.
     """
 
     def __init__(self, script):
         self.script, self.t = script, 0
         self.reset_row = np.zeros(len(script), dtype=bool)
 
-    def observation(self):
-        return np.full((len(self.script), 4, 84, 84), self.t % 256, dtype=np.uint8)
+    def obs(self):
+        return np.full((len(self.script), 4, 84, 84), self.t, dtype=np.uint8)
 
     def reset(self):
-        return self.observation(), {}
+        return self.obs(), {"lives": np.full(len(self.script), LIVES)}
 
     def step(self, actions):
         assert actions.shape == (len(self.script),) and actions.dtype == np.int64
-        rows = [game[self.t % len(game)] for game in self.script]
-        terminated, truncated, over = np.array(rows, dtype=bool).T.copy()
-        reward = np.where(self.reset_row, 100.0, 1.0).astype(np.float32)
+        rows = np.array([game[self.t] for game in self.script])
+        terminated, truncated = rows[:, :2].T.astype(bool)
+        raw = np.where(self.reset_row, 100.0, 2 + np.arange(len(self.script)))
         self.reset_row = terminated | truncated
         self.t += 1
-        # the raw reward is 3 times the clipped one
-        info = {"reward": 3 * reward, "terminated": over.astype(np.int32), "lives": over * 0}
-        return self.observation(), reward, terminated, truncated, info
+        info = {"reward": raw.astype(np.float32), "terminated": rows[:, 2], "lives": rows[:, 3]}
+        return self.obs(), raw.clip(max=1).astype(np.float32), terminated, truncated, info
 
     def close(self):
         pass
 
 
-GO_ON, LOST_LIFE, GAME_OVER = (0, 0, 0), (1, 0, 0), (1, 0, 1)
-TIMEOUT, GAME_OVER_AT_LIMIT = (0, 1, 0), (0, 1, 1)
-RESET = GO_ON
+def play(name, script, monkeypatch, runs_dir, *flags):
+    """main on scripted games, with one small update for each rollout of 4 steps or so."""
+    monkeypatch.setattr(envpool, "make", lambda *args, **kwargs: ScriptedAtari(script))
+    flags = ["--num-envs", len(script), "--num-minibatches", 2, "--update-epochs", 1, *flags]
+    return run_main(name, *flags, runs_dir=runs_dir)
+
+
+GO_ON, LOST_LIFE, GAME_OVER = (0, 0, 0, 3), (1, 0, 0, 2), (1, 0, 1, 0)
+TIMEOUT, OVER_AT_LIMIT, RESET = (0, 1, 0, 2), (0, 1, 1, 0), (0, 0, 0, 3)
+LESS = (0, 0, 0, 2)  # goes on with a life less
+UNSAID = (0, 0, 1, 0)  # the no-ops after a lost life end the game
+GAMES = [  # rows, lengths of the games in them
+    ([GO_ON, GAME_OVER, RESET, GAME_OVER, RESET, GO_ON, GO_ON, GO_ON], [2, 1]),
+    ([GO_ON, LOST_LIFE, LESS, LESS, GAME_OVER, RESET, GO_ON, GO_ON], [4]),
+    ([LOST_LIFE, LESS, LESS, TIMEOUT, RESET, GAME_OVER, RESET, GO_ON], [3, 1]),
+    ([GO_ON, GO_ON, OVER_AT_LIMIT, RESET, GO_ON, GO_ON, GO_ON, GO_ON], [3]),
+    ([GO_ON] * 8, []),
+    ([GO_ON, LOST_LIFE, LESS, (0, 0, 0, 4), GO_ON, GO_ON, GO_ON, GAME_OVER], [7]),  # a life more
+    # two games of RoadRunner, as EnvPool 1.2.5 gives their flags
+    ([GO_ON, LOST_LIFE, RESET, GO_ON, GO_ON, GAME_OVER, RESET, GO_ON], [2, 3]),
+    ([GO_ON, LOST_LIFE, UNSAID, GAME_OVER, RESET, GO_ON, GO_ON, TIMEOUT], [2, 3]),
+]
 
 
 @pytest.mark.parametrize("name", ATARI)
-@pytest.mark.parametrize(
-    ("script", "games"),
-    [
-        ([GO_ON, GAME_OVER, RESET, GAME_OVER], [(6.0, 2), (3.0, 1)]),
-        ([GO_ON, LOST_LIFE, RESET, GO_ON, GAME_OVER], [(12.0, 4)]),
-        ([LOST_LIFE, RESET, GO_ON, TIMEOUT, RESET, GAME_OVER], [(9.0, 3), (3.0, 1)]),
-        ([GO_ON, GO_ON, GAME_OVER_AT_LIMIT, RESET, GO_ON], [(9.0, 3)]),
-    ],
-    ids=["game_over", "lost_life", "timeout_with_lives_left", "game_over_at_the_limit"],
-)
-def test_statistics_scripted(name, script, games):
-    envs = ScriptedAtari([script])
-    statistics = load(name).EpisodeStatistics(1)
-    found = []
-    for _ in script:
-        _, *outcome = envs.step(np.zeros(1, dtype=np.int64))
-        found += statistics.step(*outcome)
-    assert found == games
+def test_one_return_a_game(name, monkeypatch, tmp_path):
+    """Raw rewards of the rows that are transitions, also where a game spans two rollouts."""
+    script = [rows for rows, _ in GAMES]
+    flags = ["--num-steps", 4, "--total-timesteps", 8 * len(script)]
+    run = play(name, script, monkeypatch, tmp_path, *flags)
+    expected = [((i + 2) * n, n) for i, (_, lengths) in enumerate(GAMES) for n in lengths]
+    curves = scalars(*tmp_path.iterdir())
+    returns, lengths = curves["charts/episodic_return"], curves["charts/episodic_length"]
+    found = [(total, n) for (_, total), (_, n) in zip(returns, lengths, strict=True)]
+    assert sorted(found) == sorted(expected)
+    assert sorted(run.episodic_returns) == sorted(total for total, _ in expected)
+    assert run.summary["episodes"] == len(expected)
+    assert run.summary["mean_return"] == pytest.approx(np.mean(run.episodic_returns))
+    assert returns[0] == (2 * len(script), 4.0), "at the step where it ended"
 
 
 @pytest.mark.parametrize("name", ATARI)
-def test_statistics_without_lives(name):
-    """An environment that knows no lives and no raw reward: terminated or truncated ends a game."""
-    statistics = load(name).EpisodeStatistics(2)
-    no, yes = np.zeros(2, dtype=bool), np.array([True, False])
-    reward = np.array([1.0, 2.0], dtype=np.float32)
-    assert statistics.step(reward, no, no, {}) == []
-    assert statistics.step(reward, yes, no, {}) == [(2.0, 2)]
-    assert statistics.step(reward, no, no, {}) == []
-    assert statistics.step(reward, no, yes, {}) == [(1.0, 1)]
-    assert statistics.step(reward, no, ~yes, {}) == [(10.0, 5)]
-
-
-@pytest.mark.parametrize("name", ATARI)
-def test_statistics_on_breakout(name):
-    """Games of 5 lives and games cut at 100 steps, against a count of our own."""
-    envs = envpool.make(
-        "Breakout-v5",
-        env_type="gym",
-        num_envs=4,
-        episodic_life=True,
-        reward_clip=True,
-        seed=3,
-        max_episode_steps=100,
-    )
-    envs.reset()
-    statistics, rng = load(name).EpisodeStatistics(4), np.random.default_rng(0)
-    found, expected = [], []
-    returns, lengths, resetting = [0.0] * 4, [0] * 4, [False] * 4
-    lives_lost = timeouts = 0
-    for _ in range(600):
-        _, reward, terminated, truncated, info = envs.step(rng.integers(0, 4, 4))
-        found += statistics.step(reward, terminated, truncated, info)
-        for i in range(4):
-            if resetting[i]:
-                resetting[i] = False
-                continue
-            returns[i] += float(info["reward"][i])
-            lengths[i] += 1
-            resetting[i] = bool(terminated[i] or truncated[i])
-            if truncated[i] or (terminated[i] and info["lives"][i] == 0):
-                expected.append((returns[i], lengths[i]))
-                returns[i], lengths[i] = 0.0, 0
-                timeouts += int(truncated[i])
-            elif terminated[i]:
-                lives_lost += 1
-    envs.close()
-    assert found == expected and len(found) > 5
-    assert lives_lost > 5 and timeouts > 5
-    assert {length for _, length in found} >= {100}
-
-
-@pytest.mark.parametrize("name", ATARI)
-def test_main_masks_reset_rows_and_carries_flags(name, monkeypatch, tmp_path):
-    """Two rollouts of 4 steps. Game 0 ends in step 3: row 4, next_obs, is then row 0, a reset row.
+def test_masks_flags_and_their_carry(name, monkeypatch, tmp_path):
+    """Game 0 ends in step 3: row 4, next_obs, is then row 0, a reset row.
 
     Game 1 is cut in step 1, game 2 ends exactly at its limit in step 1, game 3 never ends.
     """
-    never = [GO_ON] * 8
-    script = [list(never) for _ in range(4)]
-    script[0][3] = GAME_OVER
-    script[1][1], script[2][1] = TIMEOUT, GAME_OVER_AT_LIMIT
-    monkeypatch.setattr(envpool, "make", lambda *args, **kwargs: ScriptedAtari(script))
-    flags = "--num-envs 4 --num-steps 4 --num-minibatches 2 --update-epochs 1".split()
-
-    run = run_main(name, *flags, "--total-timesteps", 16, runs_dir=tmp_path)
+    script = [[GO_ON] * 8 for _ in range(4)]
+    script[0][3], script[1][1], script[2][1] = GAME_OVER, TIMEOUT, OVER_AT_LIMIT
+    flags = ["--num-steps", 4]
+    run = play(name, script, monkeypatch, tmp_path, *flags, "--total-timesteps", 16)
     assert run.host_dones[:, 0].tolist() == [0, 0, 0, 0, 1]
     assert run.host_terminations[:, 0].tolist() == [0, 0, 0, 0, 1]
     assert run.host_dones[:, 1].tolist() == run.host_dones[:, 2].tolist() == [0, 0, 1, 0, 0]
@@ -139,67 +101,109 @@ def test_main_masks_reset_rows_and_carries_flags(name, monkeypatch, tmp_path):
     valid = [[1, 1, 1, 1], [1, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
     assert run.storage["valid"][:4].T.tolist() == valid
     assert run.batch["valid"].reshape(4, 4).T.tolist() == valid
+    advantages, values = run.storage["advantages"][:4], run.storage["values"][:4]
+    torch.testing.assert_close(run.storage["returns"][:4], advantages + values)
 
-    run = run_main(name, *flags, "--total-timesteps", 32, runs_dir=tmp_path)
+    run = play(name, script, monkeypatch, tmp_path, *flags, "--total-timesteps", 32)
     assert run.storage["valid"][:4, 0].tolist() == [0, 1, 1, 1], "row 0 is the reset row"
     assert run.storage["obs"][:, 0, 0, 0, 0].tolist() == [4, 5, 6, 7, 8]
-    assert run.summary["episodes"] == 3
-    assert run.summary["mean_return"] == pytest.approx((4 * 3 + 2 * 3 + 2 * 3) / 3)
-
-    run = run_main(name, *flags, "--total-timesteps", 16, "--cleanrl-semantics", runs_dir=tmp_path)
-    assert run.storage["valid"][:4].min() == 1
-    assert np.array_equal(run.host_terminations, run.host_dones)
+    rows = run.storage["valid"][:4].bool()
+    values, returns = run.storage["values"][:4][rows], run.storage["returns"][:4][rows]
+    expected = 1 - (returns - values).var() / returns.var()
+    assert float(run.explained_var) == pytest.approx(float(expected), abs=1e-4)
 
 
-def cleanrl_advantages(rewards, values, dones, next_value, next_done, gamma, gae_lambda):
-    """CleanRL's formula: every done is terminal and every row is a transition (ppo.py)."""
-    T = len(rewards)
-    values = np.concatenate([values, next_value[None]]).astype(np.float64)
-    alive = 1.0 - np.concatenate([dones, next_done[None]]).astype(np.float64)
+def cleanrl_advantages(rewards, values, dones, gamma, gae_lambda):
+    """CleanRL's formula (ppo.py): every done is terminal and every row is a transition."""
     advantages, last = np.zeros(rewards.shape), 0.0
-    for t in range(T - 1, -1, -1):
-        delta = rewards[t] + gamma * values[t + 1] * alive[t + 1] - values[t]
-        last = delta + gamma * gae_lambda * alive[t + 1] * last
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gamma * values[t + 1] * (1 - dones[t + 1]) - values[t]
+        last = delta + gamma * gae_lambda * (1 - dones[t + 1]) * last
         advantages[t] = last
     return advantages
 
 
 @pytest.mark.parametrize("name", ATARI)
-def test_cleanrl_semantics(name, tmp_path):
-    """On a real rollout of Breakout the flag gives CleanRL's advantages, on all rows."""
-    run = run_main(name, "--cleanrl-semantics", "--total-timesteps", 1024, runs_dir=tmp_path)
-    values, dones, T = run.storage["values"].numpy(), run.host_dones, 128
-    assert dones[1:T].sum() > 3
-    expected = cleanrl_advantages(
-        run.host_rewards[:T], values[:T], dones[:T], values[T], dones[T], 0.99, 0.95
-    )
-    advantages = run.storage["advantages"][:T].numpy()
-    np.testing.assert_allclose(advantages, expected, rtol=1e-4, atol=1e-5)
-    assert run.storage["valid"][:T].min() == 1
-
-    run = run_main(name, "--total-timesteps", 1024, runs_dir=tmp_path)
-    assert np.array_equal(run.storage["valid"][:T].numpy(), 1 - run.host_dones[:T])
+def test_cleanrl_semantics(name, monkeypatch, tmp_path):
+    """The flag gives CleanRL's advantages, on all rows; without it they are others."""
+    script = [rows for rows, _ in GAMES]
+    for flags in ([], ["--cleanrl-semantics"]):
+        sizes = ["--num-steps", 8, "--total-timesteps", 8 * len(script), *flags]
+        run = play(name, script, monkeypatch, tmp_path, *sizes)
+        values = run.storage["values"].double().numpy()
+        expected = cleanrl_advantages(run.host_rewards[:8], values, run.host_dones, 0.99, 0.95)
+        found = run.storage["advantages"][:8].numpy()
+        assert np.allclose(found, expected, rtol=1e-6, atol=1e-6) == bool(flags)
+        assert (run.storage["valid"][:8].min() == 1) == bool(flags)
 
 
 @pytest.mark.parametrize("name", ATARI)
-def test_seeds_share_no_game(name):
-    """EnvPool's own scheme gives seeds 1 and 2 all games but one in common; ours gives none."""
-    module = load(name)
-    seeds = {}
-    for seed in (1, 2, 3):
-        envs = module.make_envs(module.Args(seed=seed, num_envs=16))
-        seeds[seed] = set(envs.spec.config.env_seed)
-        envs.close()
-        assert len(seeds[seed]) == 16
-    assert not (seeds[1] & seeds[2] or seeds[1] & seeds[3] or seeds[2] & seeds[3])
+def test_statistics_on_breakout(name, monkeypatch, tmp_path):
+    """Games of 5 lives, cut at 60 steps, played at random, against a count of our own."""
+    make, rng, expected = envpool.make, np.random.default_rng(0), []
+    counts = {"lost": 0, "cut": 0}
+
+    class Random:
+        """EnvPool's games, but for the actions; and what a spectator would note down."""
+
+        def __init__(self, *args, **kwargs):
+            self.envs = make(*args, **kwargs, max_episode_steps=60)
+            self.single_action_space = self.envs.single_action_space
+            self.reset, self.close = self.envs.reset, self.envs.close
+            self.totals, self.lengths, self.resetting = [0.0] * 2, [0] * 2, [False] * 2
+
+        def step(self, actions):
+            outcome = self.envs.step(rng.integers(0, 4, 2))
+            _, _, terminated, truncated, info = outcome
+            for i in range(2):
+                if self.resetting[i]:
+                    self.resetting[i] = False
+                    continue
+                self.totals[i] += float(info["reward"][i])
+                self.lengths[i] += 1
+                self.resetting[i] = bool(terminated[i] or truncated[i])
+                if truncated[i] or (terminated[i] and info["lives"][i] == 0):
+                    expected.append((self.totals[i], self.lengths[i]))
+                    self.totals[i], self.lengths[i] = 0.0, 0
+                    counts["cut"] += int(truncated[i])
+                else:
+                    counts["lost"] += int(terminated[i])
+            return outcome
+
+    monkeypatch.setattr(envpool, "make", Random)
+    flags = "--num-envs 2 --num-steps 240 --num-minibatches 4 --update-epochs 1".split()
+    run_main(name, *flags, "--total-timesteps", 480, runs_dir=tmp_path)
+    curves = scalars(*tmp_path.iterdir())
+    returns, lengths = curves["charts/episodic_return"], curves["charts/episodic_length"]
+    found = [(total, n) for (_, total), (_, n) in zip(returns, lengths, strict=True)]
+    assert found == expected and len(found) > 4
+    assert counts["lost"] > 4 and counts["cut"] > 2 and max(n for _, n in found) == 60
+
+
+@pytest.mark.parametrize("name", ATARI)
+def test_seeds_share_no_game(name, monkeypatch):
+    """Nor do the two parts of a run that went on."""
+    monkeypatch.setattr(envpool, "make", lambda env_id, **options: options)
+    module, seeds = load(name), []
+    for seed, global_step in ((1, 0), (2, 0), (3, 0), (1, 1024)):
+        options = module.make_envs(module.Args(seed=seed, num_envs=16), global_step)
+        assert options["episodic_life"] and options["reward_clip"] and options["num_envs"] == 16
+        seeds += options["seed"]
+    assert len(set(seeds)) == len(seeds) == 4 * 16
+    assert min(seeds) >= 0 and max(seeds) < 2**31
+
+
+def test_the_trap_that_seeds_avoid():
+    """EnvPool's own scheme gives seeds 1 and 2 all games but one in common; a list is obeyed."""
 
     def stream(**kwargs):
         envs = envpool.make("Pong-v5", env_type="gym", num_envs=2, **kwargs)
         frames = [envs.reset()[0]]
-        frames += [envs.step(np.full(2, step % 6))[0] for step in range(80)]
+        frames += [envs.step(np.full(2, step % 6))[0] for step in range(40)]
         envs.close()
         return np.stack(frames)
 
-    first, second = stream(seed=1), stream(seed=2)
-    assert np.array_equal(first[:, 1], second[:, 0]), "the trap that make_envs avoids"
-    assert np.array_equal(stream(seed=[7, 9])[:, 0], stream(seed=[9, 7])[:, 1])
+    assert np.array_equal(stream(seed=1)[:, 1], stream(seed=2)[:, 0])
+    first = stream(seed=[7, 9])
+    assert np.array_equal(first[:, 0], stream(seed=[9, 7])[:, 1])
+    assert not np.array_equal(first[:, 0], first[:, 1])

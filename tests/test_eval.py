@@ -7,7 +7,7 @@ import shutil
 import imageio.v2 as imageio
 import numpy as np
 import pytest
-from helpers import PAIRS, PPO, load, random_storage, run_main, run_script, spaces
+from helpers import PAIRS, PPO, load, random_storage, run_main, run_script, said, spaces
 
 import torch
 
@@ -30,47 +30,45 @@ def runs(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("eager", [eager for eager, _ in PAIRS])
-def test_the_network_is_the_agents(eager):
-    """ppo_eval's actor gives what Agent gives, for the weights of each pair."""
-    module = load("ppo_eval")
-    agent = load(eager).Agent(spaces(eager))
-    obs = random_storage(eager, 3, 2)[0]["obs"][0]  # (N, ...)
+def checkpoint_of(run_dir):
+    return torch.load(run_dir / "checkpoint.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_network_is_the_agents(pair):
+    """A player gives what Agent gives, for the weights of each pair; each script has its player."""
+    eager, fast = map(load, pair)
+    agent = eager.Agent(spaces(pair[0]))
+    rng = torch.Generator().manual_seed(1)
+    for weights in agent.parameters():  # none is 0, as biases are at first
+        weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
+    checkpoint = {"args": {"env_id": ""}, "agent": agent.state_dict(), "obs_rms": [0.0, 1.0, 1.0]}
+    players = load("ppo_eval").PLAYERS
+    assert eager.FORMAT == fast.FORMAT and len(players) == len(PAIRS)
+    player = players[eager.FORMAT](checkpoint, deterministic=False)
+    obs = random_storage(pair[0], 3, 2)[0]["obs"][0]  # (N, ...)
     with torch.no_grad():
         expected = agent(obs)[:-1]  # without the value
-        if "atari" in eager:
-            found = (module.nature_cnn(agent.state_dict(), obs),)
-        else:
-            found = module.gaussian_mlp(agent.state_dict(), obs)
-    assert len(found) == len(expected)
+    found = (player.logits(obs),) if "atari" in pair[0] else player.gaussian(obs)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("eager", [eager for eager, _ in PAIRS])
-def test_players_have_formats(eager):
-    module = load("ppo_eval")
-    assert load(eager).PAIR in module.PLAYERS and load(eager).FORMAT == module.FORMAT
-
-
 def test_frozen_statistics_scale_as_in_training(tmp_path):
     """Observations are scaled by the mean and variance of training, which they do not move."""
-    module = load("ppo_eval")
     run = run_main(
         "ppo_continuous_action", "--env-id", "Hopper-v4", "--num-steps", 64,
         "--num-minibatches", 2, "--total-timesteps", 256, runs_dir=tmp_path,
     )  # fmt: skip
     (run_dir,) = tmp_path.iterdir()
-    _, checkpoint = module.load_checkpoint(str(run_dir))
-    player = module.Continuous(checkpoint, deterministic=True)
+    player = load("ppo_eval").Continuous(checkpoint_of(run_dir), deterministic=True)
     player.low, player.high = -np.full(3, np.inf), np.full(3, np.inf)
     obs = np.random.default_rng(0).normal(size=(5, 11)) * [100] + 1
-    stats = run.normalizer.obs
-    scaled = np.clip((obs - stats.mean) / np.sqrt(stats.var + 1e-8), -10, 10).astype(np.float32)
+    scaled = np.clip((obs - run.obs_rms.mean) / np.sqrt(run.obs_rms.var + 1e-8), -10, 10)
     with torch.no_grad():
-        expected = run.agent(torch.from_numpy(scaled))[0].numpy()
-        for _ in range(2):
-            np.testing.assert_array_equal(player.act(obs, []), expected)
+        expected = run.agent(torch.from_numpy(scaled.astype(np.float32)))[0].numpy()
+    for _ in range(2):
+        np.testing.assert_array_equal(player.act(obs, []), expected)
 
 
 @pytest.mark.parametrize("eager", [eager for eager, _ in PAIRS])
@@ -82,7 +80,7 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path):
         ways.append(["--deterministic"])
     for flags in ways:
         run_dir = shutil.copytree(runs[eager], tmp_path / str(len(results)))
-        done = run_script(EVAL, run_dir, "--episodes", 3, *flags, cwd=tmp_path)
+        done = run_script(EVAL, run_dir, "--episodes", 3, *flags, cwd=tmp_path, gpu=True)
         assert done.returncode == 0, done.stderr
         result = json.loads((run_dir / "eval.json").read_text())
         assert result["env_id"] == SHORT[eager] and result["global_step"] == 1024
@@ -102,16 +100,15 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path):
 
 
 def test_atari_actions_are_drawn_or_likeliest(runs):
-    module = load("ppo_eval")
-    _, checkpoint = module.load_checkpoint(str(runs["ppo_atari_envpool"]))
+    Atari, checkpoint = load("ppo_eval").Atari, checkpoint_of(runs["ppo_atari_envpool"])
     checkpoint["agent"]["actor.weight"].mul_(30.0)  # probabilities far from equal
     obs = random_storage("atari", 3, 4)[0]["obs"][0].numpy()  # (4, 4, 84, 84)
-    with torch.no_grad():
-        logits = module.nature_cnn(checkpoint["agent"], torch.from_numpy(obs))
-        likeliest = module.Atari(checkpoint, deterministic=True).act(obs, [])
-        generators = [torch.Generator().manual_seed(i) for i in range(4)]
-        player = module.Atari(checkpoint, deterministic=False)
-        drawn = torch.tensor(np.array([player.act(obs, generators) for _ in range(3000)]))
+    likeliest = Atari(checkpoint, deterministic=True).act(obs, [])
+    generators = [torch.Generator().manual_seed(i) for i in range(4)]
+    player = Atari(checkpoint, deterministic=False)
+    logits = player.logits(torch.from_numpy(obs))
+    player.logits = lambda obs: logits
+    drawn = torch.tensor(np.array([player.act(obs, generators) for _ in range(3000)]))
     assert likeliest.tolist() == logits.argmax(-1).tolist()
     shares = torch.nn.functional.one_hot(drawn, logits.shape[1]).float().mean(0)
     torch.testing.assert_close(shares, logits.softmax(-1), atol=0.04, rtol=0)
@@ -124,8 +121,8 @@ def test_atari_actions_are_drawn_or_likeliest(runs):
 def test_video(eager, game, runs, tmp_path):
     run_dir = shutil.copytree(runs[eager], tmp_path / "run")
     flags = ["--episodes", 3, "--capture-video", "--video-game", game]
-    done = run_script(EVAL, run_dir, *flags, cwd=tmp_path)
-    if "no off-screen renderer" in done.stderr:
+    done = run_script(EVAL, run_dir, *flags, cwd=tmp_path, gpu=True)
+    if "nothing renders" in done.stderr:
         pytest.skip("needs libegl1")
     assert done.returncode == 0, done.stderr
     result = json.loads((run_dir / "eval.json").read_text())
@@ -142,37 +139,39 @@ def test_video(eager, game, runs, tmp_path):
 def test_no_renderer_names_the_package(runs, tmp_path):
     run_dir = shutil.copytree(runs["ppo_continuous_action"], tmp_path / "run")
     flags = [run_dir, "--episodes", 1, "--capture-video"]
-    done = run_script(
-        EVAL, *flags, cwd=tmp_path, env={"MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": ""}
-    )
+    env = {"MUJOCO_GL": "osmesa", "PYOPENGL_PLATFORM": ""}
+    done = run_script(EVAL, *flags, cwd=tmp_path, env=env, gpu=True)
     if done.returncode == 0:
         pytest.skip("libosmesa6 is installed")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "libosmesa6" in done.stderr.splitlines()[-1]
+    line = done.stderr.splitlines()[-1]
+    assert "nothing renders Hopper-v4" in line and "libegl1" in line and "libosmesa6" in line
     assert len(json.loads((run_dir / "eval.json").read_text())["returns"]) == 1
+    assert not (run_dir / "video.mp4").exists()
 
 
-def test_foreign_checkpoints_are_named(runs, tmp_path, capsys):
-    module = load("ppo_eval")
-    good = torch.load(runs["ppo_atari_envpool"] / "checkpoint.pt", weights_only=True)
+def test_what_cannot_be_scored_is_refused(runs, tmp_path):
+    """With one message and status 2; nothing is written."""
+    Args, good = load("ppo_eval").Args, checkpoint_of(runs["ppo_continuous_action"])
+    known = "no checkpoint of ppo_atari_envpool 2 or ppo_continuous_action 2"
+    assert Args(run=str(runs["ppo_atari_envpool"])).player.env_id == "Breakout-v5"
+    done = run_script(EVAL, tmp_path, cwd=tmp_path, gpu=True)
+    message = said(done.stderr)
+    assert done.returncode == 2 and known in message and "No such file" in message
+    assert "Traceback" not in done.stderr and not done.stdout and not [*tmp_path.iterdir()]
+
     bad = tmp_path / "checkpoint.pt"
-
-    def refused():
-        with pytest.raises(SystemExit) as ended:
-            module.load_checkpoint(str(tmp_path))
-        assert ended.value.code == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        return line
-
-    assert "No such file" in refused()
-    for content, words in (
-        ({**good, "format": 2}, "of a newer format, 2; this script reads 1"),
-        ({**good, "pair": "dqn"}, "not a checkpoint of ppo_atari_envpool or ppo_continuous_action"),
-        ({"model": 1}, "not a checkpoint of"),
-        ({**good, "agent": random.Random(1)}, "more than plain values"),
-    ):
+    contents = [{**good, "format": "dqn 1"}, {"model": 1}, [1, 2], {**good, "args": {}}]
+    contents += [{k: v for k, v in good.items() if k != key} for key in ("agent", "obs_rms")]
+    for content in [*contents, {**good, "agent": random.Random(1)}]:
         torch.save(content, bad)
-        assert words in refused()
+        with pytest.raises(ValueError, match=known):
+            Args(run=str(tmp_path))
     torch.save(good, bad)
+    assert Args(run=str(tmp_path)).checkpoint["global_step"] == 1024
+    for flags in ({"episodes": 0}, {"num_envs": 0}, {"seed": -1}):
+        with pytest.raises(ValueError, match="give 1 or more"):
+            Args(run=str(tmp_path), **flags)
     bad.write_bytes(bad.read_bytes()[:-5000])
-    assert "not a whole checkpoint" in refused()
+    with pytest.raises(ValueError, match=known):
+        Args(run=str(tmp_path))

@@ -11,7 +11,7 @@ GAMMA, LAMBDA = 0.97, 0.9
 
 def episode_advantages(rewards, dones, terminations, values):
     """Each transition's advantage, summed over its episode's TD errors; nan on reset rows."""
-    rewards, values = rewards.double().numpy(), values.double().numpy()
+    rewards, values = rewards.numpy(), values.numpy()
     T, N = len(values) - 1, values.shape[1]
     advantages = np.full((T, N), np.nan)
     for n in range(N):
@@ -36,8 +36,8 @@ def episode_advantages(rewards, dones, terminations, values):
 
 def rollout(T, N, seed):
     rng = torch.Generator().manual_seed(seed)
-    rewards, values = torch.randn(2, T + 1, N, generator=rng)
-    return rewards, torch.zeros(T + 1, N), torch.zeros(T + 1, N), values
+    rewards, values = torch.randn(2, T + 1, N, generator=rng, dtype=torch.float64)
+    return rewards, torch.zeros_like(rewards), torch.zeros_like(rewards), values
 
 
 def check(name, rewards, dones, terminations, values):
@@ -46,7 +46,7 @@ def check(name, rewards, dones, terminations, values):
     advantages = load(name).compute_gae(*inputs, GAMMA, LAMBDA)
     assert advantages.shape == expected.shape
     valid = ~np.isnan(expected)
-    np.testing.assert_allclose(advantages.numpy()[valid], expected[valid], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(advantages.numpy()[valid], expected[valid], rtol=1e-12, atol=1e-12)
     for before, after in zip((rewards, dones, terminations, values), inputs, strict=True):
         assert torch.equal(before, after), "an input was changed"
 
@@ -68,7 +68,7 @@ def test_many_ends(name, T):
     rewards, dones, terminations, values = rollout(T, 8, seed=T)
     rng = torch.Generator().manual_seed(T)
     for t in range(T + 1):  # two rows in a row never end
-        ends = (torch.rand(8, generator=rng) < 0.3).float()
+        ends = (torch.rand(8, generator=rng) < 0.3).double()
         dones[t] = ends * (1 - dones[t - 1]) if t else ends
     terminations[:] = dones * (torch.rand(T + 1, 8, generator=rng) < 0.5)
     check(name, rewards, dones, terminations, values)

@@ -38,7 +38,7 @@ COMPILED = {
 def train(name, *flags, folder):
     """Runs a script; returns its curves, without the ones that are clock times, and its summary."""
     folder.mkdir()
-    done = run_script(PPO / f"{name}.py", *flags, "--no-cuda", cwd=folder)
+    done = run_script(PPO / f"{name}.py", *flags, cwd=folder)
     assert done.returncode == 0, done.stderr
     (run_dir,) = (folder / "runs").iterdir()
     curves = scalars(run_dir)

@@ -1,0 +1,294 @@
+"""What the records say: cases side by side and returns over seeds, as Markdown tables."""
+
+import math
+import re
+from statistics import median
+
+import numpy as np
+from records import pair
+
+SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
+PUBLISHED = {  # mean and standard deviation over 3 seeds, steps; Pong's is ppo_atari's
+    "CartPole-v1": (490.04, 6.12, 500_000),
+    "Acrobot-v1": (-86.36, 1.32, 500_000),
+    "HalfCheetah-v4": (1442.64, 46.03, 1_000_000),
+    "Walker2d-v4": (2287.95, 571.78, 1_000_000),
+    "Hopper-v4": (2382.86, 271.74, 1_000_000),
+    "Breakout-v5": (211.24, 151.84, 10_000_000),
+    "Pong-v5": (20.45, 0.09, 10_000_000),
+}
+SIMULATOR, SB3, EAGER = "simulator alone", "Stable-Baselines3", "eager"
+COMPILE, BFLOAT16 = "`--compile`", "`--compile --bfloat16`"
+COLUMNS = (SIMULATOR, EAGER, COMPILE, BFLOAT16, SB3, "CleanRL", "LeanRL")  # of the front page
+NAMES = {"simulator": SIMULATOR, "sb3": SB3}
+GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
+PHASES = ("rollout", "advantages", "update", "log")
+MACHINE = ("cpu", "cores", "gpu")
+TASK = (*MACHINE, "env_id", "total_timesteps", "until")
+ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
+
+
+def groups(records: list[dict], *fields: str) -> dict[tuple, list[dict]]:
+    """Records by the values of these fields, in the order in which they first come."""
+    found: dict[tuple, list[dict]] = {}
+    for record in records:
+        found.setdefault(tuple(record.get(field) for field in fields), []).append(record)
+    return found
+
+
+def values(records: list[dict], field: str = "sps") -> list:
+    """Of the records that have the field."""
+    return [r[field] for r in records if r.get(field) is not None]
+
+
+def sps(runs: list[dict]) -> float:
+    """Median steps/s."""
+    return median(values(runs))
+
+
+def newest(records: list[dict]) -> list[list[dict]]:
+    """The newest session of each pair, machine and number of environments."""
+    in_time = sorted(records, key=lambda r: r["session"])
+    cases = groups(in_time, "pair", "num_envs", *MACHINE).values()
+    found = [list(groups(case, "session").values())[-1] for case in cases]
+    return sorted(found, key=lambda same: (same[0]["pair"], same[0]["num_envs"]))
+
+
+def learned(records: list[dict]) -> list[list[dict]]:
+    """Learning runs in which a game ended, by task; of one made twice, the last."""
+    runs = {tuple(r[f] for f in (*TASK, "variant", "seed")): r for r in records}
+    found = [r for r in runs.values() if r["mean_return"] is not None]
+    found.sort(key=lambda r: (r["variant"], r["seed"]))
+    return list(groups(found, *TASK).values())
+
+
+def label(variant: str) -> str:
+    """A variant as a person would type it: 'NAME:flag+flag' -> '`NAME --flag --flag`'."""
+    name, _, mode = variant.partition(":")
+    text = " ".join([name, *(f"--{flag}" for flag in mode.split("+") if flag)])
+    return f"`{text}`" if name.startswith("ppo") else NAMES.get(name, name)
+
+
+def columns(records: list[dict], key) -> dict[str, tuple[list[dict], str]]:
+    """{column: (runs of its variant with the largest key, flags that the column does not name)}."""
+    found: dict[str, tuple[list[dict], str]] = {}
+    for (variant,), runs in groups(records, "variant").items():
+        name, *flags = [NAMES[variant]] if variant in NAMES else label(variant).strip("`").split()
+        if name.startswith("ppo"):
+            named = [flag for flag in ("--compile", "--bfloat16") if flag in flags]
+            flags = [flag for flag in flags if flag not in named]
+            fast = f"`{' '.join(named)}`" if named else "no flags"
+            name = fast if name.endswith("_torchcompile") else EAGER
+        if name not in found or key(runs) > key(found[name][0]):
+            found[name] = runs, " ".join(flags)
+    return found
+
+
+def rows_of(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table, numbers to the right."""
+    rule = ["---", *["--:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def machine(record: dict) -> str:
+    """A machine's short name."""
+    cpu = re.sub(r"\((R|TM)\)| (CPU|Processor|@.*)", "", record["cpu"])
+    return record["gpu"] or f"{cpu}, {record['cores']} cores"
+
+
+def place(records: list[dict]) -> str:
+    """Machines, dates and commits."""
+    machines = [f"{gpu or 'no GPU'}, {cpu}, {n} cores" for cpu, n, gpu in groups(records, *MACHINE)]
+    days, commits = {r["date"][:10] for r in records}, {r["commit"] for r in records}
+    when = " to ".join(sorted({min(days), max(days)}))
+    return f"{' and '.join(machines)}; {when}; commit {', '.join(sorted(commits))}"
+
+
+def caption(records: list[dict], how: str) -> str:
+    versions = max(values(records, "versions"), key=len).items()
+    versions = ", ".join(f"{name} {version}" for name, version in versions)
+    commands = dict.fromkeys(values(records, "session_command"))
+    shown = ", ".join(f"`{command}`" for command in commands)
+    return f"*{place(records)}; {versions}; {how}.* {shown}".strip()
+
+
+def blocks(records: list[dict], table) -> str:
+    """Title, table and caption of each of the newest sessions."""
+    found = []
+    for same in newest(records):
+        if text := table(same):
+            how = f"medians of {max(values(same, 'round'))} interleaved rounds"
+            title = f"`{same[0]['pair']}`, environments: {same[0]['num_envs']}"
+            found.append(f"{title}\n\n{text}\n\n{caption(same, how)}")
+    return "\n\n".join(found)
+
+
+def ratio(records: list[dict], base: list[dict], form: str = "{:.2f}") -> str:
+    """Median over rounds of steps/s over the base's in the same round; empty without one."""
+    base_sps = {r["round"]: r["sps"] for r in base}
+    ratios = [r["sps"] / base_sps[r["round"]] for r in records if r["round"] in base_sps]
+    return form.format(median(ratios)) if ratios else ""
+
+
+def phase_ms(runs: list[dict], phase: str) -> float:
+    """Median milliseconds of a phase in one iteration, after burn-in."""
+    found = []
+    for run in runs:
+        args = run["args"]
+        iterations = run["global_step"] // (args["num_envs"] * args["num_steps"])
+        found.append(1000 * run["phase_s"][phase] / (iterations - args["measure_burnin"]))
+    return median(found)
+
+
+def speed(records: list[dict]) -> str:
+    """The front page's steps/s."""
+    rows, sessions = [], newest(records)
+    for same in sessions:
+        found = columns(same, sps)
+        cleanrl, _ = found.get("CleanRL", ([], ""))
+        num_steps = [r["args"]["num_steps"] for r in same if "args" in r]
+        row = [f"`{same[0]['pair']}`, {machine(same[0])}"]
+        row.append(" x ".join(map(str, [same[0]["num_envs"], *num_steps[:1]])))
+        for runs, flags in (found.get(column, ([], "")) for column in COLUMNS):
+            times = ratio(runs, cleanrl, " ({:.1f} x)") if runs is not cleanrl else ""
+            row.append(f"{sps(runs):,.0f}{times} {flags}".strip() if runs else "")
+        rows.append(row)
+    shown = [r for same in sessions for r in same]
+    how = f"medians of {max(values(shown, 'round'))} interleaved rounds, whole loop after burn-in; "
+    how += "in brackets: times CleanRL in the same rounds; commands: `benchmarks/README.md`"
+    return f"{rows_of(['', 'N x T', *COLUMNS], rows)}\n\n*{place(shown)}; {how}.*"
+
+
+def cases_table(records: list[dict]) -> str:
+    """Of one session, pair and number of environments: each case's steps/s, start-up and phases."""
+    eager = [r for r in records if r["variant"] == r["pair"] and not r.get("group")]
+    base, of_base = [r for r in records if r["variant"] == "simulator"], "of the simulator"
+    if full := [r for r in records if r.get("label") == "fast file, all on" and not r["group"]]:
+        base, of_base = full, "of all on"
+    rows = []
+    for (group,), same in groups(records, "group").items():
+        rows += [[f"**{GROUPS[group]}**"]] if group else []
+        for (variant, name), runs in groups(same, "variant", "label").items():
+            row = [name or label(variant), f"{sps(runs):,.0f}"]
+            row += [f"{min(values(runs)):,.0f} to {max(values(runs)):,.0f}"]
+            row += [ratio(runs, base), ratio(runs, eager)]
+            starts = [values(same, "startup_s") for same in groups(runs, "cold_cache").values()]
+            ms = [f"{phase_ms(runs, phase):.1f}" for phase in PHASES if "phase_s" in runs[0]]
+            rows.append([*row, " / ".join(f"{median(s):.1f}" for s in starts if s), " + ".join(ms)])
+    header = ["", "steps/s", "least to most", of_base, "of eager", "start-up, s"]
+    return rows_of([*header, f"{' + '.join(PHASES)}, ms"], rows)
+
+
+def floors_table(records: list[dict]) -> str:
+    """Of one ablation and one pair: what the machine cannot do in less, beside what was measured.
+
+    An iteration's simulator, arithmetic and bytes over the bus, one after the other, at the rates
+    that the machine showed in the same session. Empty where none was measured.
+    """
+    floors, rows = [r for r in records if "flops_acting" in r], []
+    for (group, name), runs in groups(records if floors else [], "group", "label").items():
+        if group != "":
+            continue
+        need, args, device = floors[0], runs[0]["args"], runs[0]["device"]
+        dtype = "bfloat16" if args.get("bfloat16") else "float32"
+        rate = median(r["flops_per_s"][device][dtype] for r in floors)
+        bus_rate = median(values(floors, "bus_bytes_per_s")) if device == "cuda" else math.inf
+        work = (need["flops_acting"] / rate, need["bus_bytes"] / bus_rate)
+        seconds = [1 / sps(floors), *work, need["flops_learning"] / rate]  # of a step
+        ms = [f"{1000 * args['num_envs'] * args['num_steps'] * s:.1f}" for s in seconds]
+        row = [name, f"{phase_ms(runs, 'rollout'):.1f}", *ms[:3]]
+        row += [f"{phase_ms(runs, 'update'):.1f}", ms[3], f"{rate / 1e9:,.0f}"]
+        rows.append([*row, f"{sps(runs):,.0f}", f"{sps(runs) * sum(seconds):.2f}"])
+    header = ["", "rollout, ms", "simulator", "acting", "bus", "update, ms", "learning", "10⁹/s"]
+    return rows_of([*header, "steps/s", "of the floors'"], rows) if rows else ""
+
+
+def difference(a, b) -> np.ndarray:
+    """Mean of b minus mean of a, along the last axis."""
+    return np.mean(b, -1) - np.mean(a, -1)
+
+
+def iqm(a) -> np.ndarray:
+    """Mean of the middle half along the last axis, as rliable takes it (arXiv 2108.13264)."""
+    cut = np.shape(a)[-1] // 4
+    return np.sort(a)[..., cut : np.shape(a)[-1] - cut].mean(-1)
+
+
+def bootstrap(statistic, *samples: list[float]) -> tuple[float, float]:
+    """95% interval of a statistic, each sample drawn anew with replacement 10,000 times."""
+    rng = np.random.default_rng(0)
+    drawn = [rng.choice(sample, (10_000, len(sample))) for sample in samples]
+    low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def permutation_p(a: list[float], b: list[float]) -> float:
+    """Two-sided p of the difference of means, from 20,000 random deals to sides of these sizes."""
+    deals = np.random.default_rng(0).permuted(np.tile([*a, *b], (20_000, 1)), axis=1)
+    found = abs(difference(deals[:, : len(a)], deals[:, len(a) :]))
+    return float((1 + (found >= abs(difference(a, b)) - 1e-9).sum()) / (1 + len(deals)))
+
+
+def over_seeds(runs: list[dict], robust: bool = False) -> str:
+    """Mean ± standard deviation, or interquartile mean [its 95% bootstrap interval]; the seeds."""
+    if not runs:
+        return ""
+    found, spread = values(runs, "mean_return"), ""
+    middle = iqm(found) if robust else np.mean(found)
+    form = ",.0f" if abs(middle) >= 100 else ",.1f"
+    if robust:
+        low, high = bootstrap(iqm, found)
+        spread = f" [{low:{form}} to {high:{form}}]"
+    elif len(found) > 1:
+        spread = f" ± {np.std(found, ddof=1):{form}}"
+    return f"{middle:{form}}{spread} ({len(found)} seed{'s' * (len(found) > 1)})"
+
+
+def task(run: dict, records: list[dict]) -> list[str]:
+    """The first cells of a row: what was learned, where if there are several machines, and in how
+    many steps of the schedule's."""
+    part = f"{run['until']:,} of " if run["until"] else ""
+    where = f", {machine(run)}" if len(groups(records, *MACHINE)) > 1 else ""
+    return [run["env_id"] + where, f"{part}{run['total_timesteps']:,}"]
+
+
+def returns(records: list[dict]) -> str:
+    """The front page's returns."""
+    rows, shown = [], []
+    for same in learned(records):
+        found = columns(same, len)
+        (eager, _), (fast, flags) = (found.get(name, ([], "")) for name in (EAGER, COMPILE))
+        if not eager and not fast:
+            continue
+        robust = min(len(runs) for runs in (eager, fast) if runs) >= ENOUGH
+        mean, std, steps = PUBLISHED.get(same[0]["env_id"], (0, 0, 0))
+        known = f"[{mean:,} ± {std:,} at {steps / 1e6:g}M]({SOURCE})" if steps else ""
+        cells = [over_seeds(eager, robust), f"{over_seeds(fast, robust)} {flags}".strip(), known]
+        rows.append([*task(same[0], records), *cells])
+        shown += same
+    how = "mean return of the last 100 games; ± standard deviation over seeds"
+    how += f"; from {ENOUGH} seeds each on, interquartile mean [95% bootstrap interval over seeds]"
+    table = rows_of(["", "steps", EAGER, COMPILE, "CleanRL's published"], rows)
+    return f"{table}\n\n*{place(shown)}; {how}; commands: `benchmarks/README.md`.*"
+
+
+def learning_table(records: list[dict]) -> str:
+    """Each script's returns over seeds, and by how much its mean differs from its eager sibling's:
+    with a bootstrap interval, and with a permutation test's p where there are enough seeds."""
+    rows = []
+    for same in learned(records):
+        cases = groups(same, "variant")
+        for (variant,), runs in cases.items():
+            eager = cases.get((pair(variant),), []) if variant != pair(variant) else []
+            a, b, apart = values(eager, "mean_return"), values(runs, "mean_return"), ""
+            if min(len(a), len(b)) > 1:
+                low, high = bootstrap(difference, a, b)
+                apart = f"{difference(a, b):+,.1f} [{low:+,.1f} to {high:+,.1f}]"
+            if min(len(a), len(b)) >= ENOUGH:
+                apart += f", p = {permutation_p(a, b):.3f}"
+            each = ", ".join(f"{r['seed']}: {r['mean_return']:,.1f}" for r in runs)
+            first = [*task(same[0], records), label(variant)]
+            rows.append([*first, over_seeds(runs), each, apart])
+    return rows_of(
+        ["", "steps", "script", "return", "each seed", "minus eager [95% interval]"], rows
+    )

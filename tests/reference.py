@@ -1,0 +1,180 @@
+"""PPO in float64, by other means: what the eager scripts are held against for whole iterations.
+
+Nothing comes from ppo/. Rows that are no transitions are taken out, advantages are sums over an
+episode's errors, moments come from all rows so far. Sources: arXiv:1707.06347, arXiv:1506.02438.
+"""
+
+from math import log, pi
+
+import envpool
+import gymnasium as gym
+import numpy as np
+
+import torch
+from torch.nn.functional import conv2d
+
+
+def linear(p, layer, x):
+    return x @ p[f"{layer}.weight"].T + p[f"{layer}.bias"]
+
+
+def nature_cnn(p, obs):
+    """obs (M, 4, 84, 84) of 0 to 255 -> logits (M, A), values (M,)."""
+    x = obs / 255
+    for layer, stride in ((0, 4), (2, 2), (4, 1)):
+        x = conv2d(x, p[f"network.{layer}.weight"], p[f"network.{layer}.bias"], stride).relu()
+    x = linear(p, "network.7", x.flatten(1)).relu()
+    return linear(p, "actor", x), linear(p, "critic", x)[:, 0]
+
+
+def two_perceptrons(p, obs):
+    """obs (M, D) -> logits or means (M, A), values (M,), of networks named actor(_...), critic."""
+    nets = sorted({key.split(".")[0] for key in p if "." in key})
+    hidden = [linear(p, f"{net}.2", linear(p, f"{net}.0", obs).tanh()).tanh() for net in nets]
+    head, value = [linear(p, f"{net}.4", x) for net, x in zip(nets, hidden, strict=True)]
+    return head, value[:, 0]
+
+
+def categorical(p, logits, noise=None, actions=None):
+    """Actions, their log-probabilities, entropies; a sample is the first of A clocks to ring."""
+    log_probs = logits - logits.exp().sum(1, keepdim=True).log()
+    actions = (noise / log_probs.exp()).argmin(1) if actions is None else actions
+    return actions, log_probs[range(len(actions)), actions], -(log_probs.exp() * log_probs).sum(1)
+
+
+def gaussian(p, mean, noise=None, actions=None):
+    """Actions, their log-densities, entropies."""
+    log_std = p["actor_logstd"][0]
+    actions = mean + log_std.exp() * noise if actions is None else actions
+    squares, area = ((actions - mean) / log_std.exp()) ** 2, log_std + log(2 * pi) / 2
+    return actions, (-squares / 2 - area).sum(1), (area + 1 / 2).sum().expand(len(mean))
+
+
+class Atari:
+    """EnvPool's games, each with a seed of its own. An agent's episode is a life."""
+
+    def __init__(self, h, seeds):
+        options = {"num_envs": h.num_envs, "seed": (seeds >> 1).tolist(), "episodic_life": True}
+        self.envs = envpool.make(h.env_id, env_type="gym", **options)
+        self.obs, info = self.envs.reset()
+        self.lives = info["lives"]
+
+    def step(self, actions):
+        obs, _, terminal, cut, info = self.envs.step(actions)
+        over = info["terminated"] == 1
+        ends, self.lives = over | cut | (info["lives"] > self.lives), info["lives"]
+        state = {"obs": obs, "dones": terminal | over | cut, "terminations": terminal | over}
+        return state, np.sign(info["reward"]), info["reward"], ends
+
+
+class Gymnasium:
+    """Single environments, set back in the step after an end; normalised where h says so."""
+
+    def __init__(self, h, seeds):
+        self.h, self.seen, self.sums, self.paid = h, [], [], [[] for _ in seeds]
+        self.envs = [gym.make(h.env_id, disable_env_checker=True) for _ in seeds]
+        obs = np.stack([env.reset(seed=int(seeds[i]))[0] for i, env in enumerate(self.envs)])
+        self.obs, self.done = self.norm(obs, self.seen, obs, 1), np.zeros(h.num_envs, bool)
+
+    def norm(self, x, rows, new_rows, centre):
+        rows.extend(new_rows)
+        mean = np.sum(rows, 0) / (len(rows) + 1e-4)  # and 1e-4 rows of mean 0 and variance 1
+        squares = 1e-4 * (1 + mean**2) + ((rows - mean) ** 2).sum(0)
+        y = (x - centre * mean) / np.sqrt(squares / (len(rows) + 1e-4) + 1e-8)
+        return y.clip(-10, 10) if self.h.normalise else x
+
+    def step(self, actions):
+        rows = []
+        for env, action, done in zip(self.envs, actions, self.done, strict=True):
+            if isinstance(env.action_space, gym.spaces.Box):
+                action = action.clip(env.action_space.low, env.action_space.high)
+            rows.append((env.reset()[0], 0.0, False, False) if done else env.step(action)[:4])
+        obs, raw, terminal, cut = map(np.array, zip(*rows, strict=True))
+        started, self.done = np.flatnonzero(~self.done), terminal | cut
+        for i in started:  # as in Gymnasium, a terminal reward opens the next sum
+            self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
+        new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started]
+        reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, obs, 1)
+        return {"obs": obs, "dones": self.done, "terminations": terminal}, reward, raw, self.done
+
+
+def advantages(h, rewards, values, dones, terminations, **_):
+    """(T, N): each transition's TD errors to its episode's end, the k-th times (gamma lambda)^k."""
+    found = np.full(rewards.shape, np.nan)
+    for t, n in np.argwhere(~dones[:-1]):
+        end = next((k for k in range(t + 1, len(dones)) if dones[k, n]), len(dones) - 1)
+        future = values[t + 1 : end + 1, n] * ~terminations[t + 1 : end + 1, n]
+        errors = rewards[t:end, n] + h.gamma * future - values[t:end, n]
+        found[t, n] = sum((h.gamma * h.gae_lambda) ** k * error for k, error in enumerate(errors))
+    return found
+
+
+def objective(h, log_density, entropy, value, rows):
+    """The loss over rows that all are transitions, and what is logged of it."""
+    gain, error, eps = rows["advantages"], (value - rows["returns"]) ** 2, h.clip_coef
+    if h.norm_adv:
+        gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+    if h.clip_vloss:
+        near = value.minimum(rows["values"] + eps).maximum(rows["values"] - eps)
+        error = error.maximum((near - rows["returns"]) ** 2)
+    log_ratio = log_density - rows["logprobs"]
+    ratio = log_ratio.exp()
+    surrogate = torch.minimum(ratio * gain, gain + eps * gain.abs())
+    kl, outside = ratio - 1 - log_ratio, ((ratio < 1 - eps) | (ratio > 1 + eps)).double()
+    means = [x.mean() for x in (-surrogate, error / 2, entropy, -log_ratio, kl, outside)]
+    return means[0] + h.vf_coef * means[1] - h.ent_coef * means[2], torch.stack(means).tolist()
+
+
+def follow(h, network, policy, games, initial, trace):
+    """Yields what each iteration of a run has to come to, given its noise and its permutations."""
+    T, N, iterations = h.num_steps, h.num_envs, h.total_timesteps // (h.num_steps * h.num_envs)
+    games = games(h, np.random.SeedSequence([h.seed, 0]).generate_state(N))
+    theta = torch.cat([x.double().flatten() for x in initial.values()])
+    adam_m, adam_v, steps = *torch.zeros(2, len(theta), dtype=float), 0
+
+    def evaluate(obs, **given):
+        parts = iter(theta.split([x.numel() for x in initial.values()]))
+        p = {key: next(parts).view(x.shape) for key, x in initial.items()}
+        head, value = network(p, torch.as_tensor(obs).double())
+        return *policy(p, head, **given), value
+
+    state = {"obs": games.obs, "dones": np.zeros(N, bool), "terminations": np.zeros(N, bool)}
+    unfinished = [[] for _ in range(N)]
+    for iteration, given in enumerate(trace):
+        rows, episodes = [], []
+        for t in range(T + 1):
+            action, logprob, _, value = evaluate(state["obs"], noise=given["noise"][t].double())
+            rows.append(state | {"actions": action, "logprobs": logprob, "values": value})
+            if t == T:
+                break
+            state, rows[t]["rewards"], raw, ends = games.step(action.numpy())
+            for n, paid in enumerate(unfinished):
+                paid += [] if rows[t]["dones"][n] else [float(raw[n])]
+                if ends[n] and paid:
+                    episodes.append([(iteration * T + t + 1) * N, sum(paid), len(paid)])
+                    paid.clear()
+        found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}
+        found["advantages"] = advantages(h, **found)
+        found["returns"] = found["advantages"] + found["values"][:T]
+        flat = {key: torch.from_numpy(x[:T]).flatten(0, 1) for key, x in found.items()}
+        logged, rate = [], h.learning_rate * (1 - iteration / iterations * h.anneal_lr)
+        for b_inds in given["b_inds"]:
+            for indices in b_inds:
+                batch = {key: x[indices[~flat["dones"][indices]]] for key, x in flat.items()}
+                theta.requires_grad_()
+                _, *now = evaluate(batch["obs"], actions=batch["actions"])
+                loss, losses = objective(h, *now, batch)
+                (gradient,) = torch.autograd.grad(loss, theta)
+                logged.append([*losses, float(gradient.square().sum().sqrt())])
+                gradient *= min(1, h.max_grad_norm / logged[-1][-1])
+                steps += 1
+                adam_m.mul_(0.9).add_(gradient, alpha=0.1)
+                adam_v.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+                scale = (adam_v / (1 - 0.999**steps)).sqrt_().add_(1e-5)
+                theta = theta.detach().addcdiv_(adam_m, scale, value=-rate / (1 - 0.9**steps))
+            kl = np.mean(logged[-h.num_minibatches :], 0)[4]
+            if h.target_kl is not None and kl > h.target_kl:
+                break
+        explained = 1 - np.nanvar(found["advantages"]) / np.nanvar(found["returns"])
+        found |= {"losses": [*np.mean(logged, 0), explained], "logged": logged, "last_kl": kl}
+        yield found | {"rate": rate, "episodes": episodes, "theta": theta}

@@ -1,0 +1,211 @@
+"""Mistakes a person could write, a line each: the checks of test_reference must see every one."""
+
+import pytest
+from helpers import PPO
+from test_reference import (
+    JOBS,
+    check,
+    check_first_weights,
+    check_resumed,
+    check_speed,
+    recorded,
+)
+
+CHECKS = {"resumed": check_resumed, "speed": check_speed}
+
+# what is wrong, text that is there once, text in its place
+LOSS = [
+    ("ends are not terminal", "values[1:] * (1 - terminations[1:])", "values[1:]"),
+    ("time limits are terminal", "(1 - terminations[1:])", "(1 - dones[1:])"),
+    ("flags of the row before", "gae_lambda * (1 - dones[1:])", "gae_lambda * (1 - dones[:-1])"),
+    ("only terminations stop sums", "gae_lambda * (1 - dones", "gae_lambda * (1 - terminations"),
+    ("gae_lambda is 1", "decay = gamma * gae_lambda *", "decay = gamma *"),
+    ("rewards of the row after", "rewards[:-1] + gamma", "rewards[1:] + gamma"),
+    ("the last sum is left out", "range(len(advantages) - 1)", "range(len(advantages) - 2)"),
+    ("mean square for variance", "(residual - masked_mean(residual, valid)).square()",
+     "residual.square()"),
+    ("returns for residual", "residual = returns - values", "residual = returns"),
+    ("means over all rows", "/ valid.sum().clamp(min=1.0)", "/ len(valid)"),
+    ("inverse ratio", 'newlogprob - mb["logprobs"]', 'mb["logprobs"] - newlogprob'),
+    ("advantages' mean of all rows", "(advantages - masked_mean(advantages, valid))",
+     "(advantages - advantages.mean())"),
+    ("advantages' deviation of all rows", "masked_mean(advantages, valid)) * valid",
+     "masked_mean(advantages, valid))"),
+    ("biased deviation", "(valid.sum() - 1).clamp", "valid.sum().clamp"),
+    ("advantages as they are", "if args.norm_adv:", "if False:"),
+    ("descent", "pg_loss1 = -advantages", "pg_loss1 = advantages"),
+    ("optimistic policy loss", "torch.max(pg_loss1, pg_loss2)", "torch.min(pg_loss1, pg_loss2)"),
+    ("one-sided clipping", "ratio.clamp(1 - args.clip_coef, 1 +", "ratio.clamp(max=1 +"),
+    ("policy loss over all rows", "masked_mean(torch.max(pg_loss1, pg_loss2), valid)",
+     "torch.max(pg_loss1, pg_loss2).mean()"),
+    ("value loss over all rows", "masked_mean(v_loss, valid)", "v_loss.mean()"),
+    ("value loss not halved", "0.5 * masked_mean(v_loss", "masked_mean(v_loss"),
+    ("values not clipped", "if args.clip_vloss:", "if False:"),
+    ("optimistic value loss", "torch.max(v_loss", "torch.min(v_loss"),
+    ("values clipped around returns", "v_clipped = values +", "v_clipped = returns +"),
+    ("entropy is punished", "- args.ent_coef * entropy_loss", "+ args.ent_coef * entropy_loss"),
+    ("no entropy bonus", "- args.ent_coef * entropy_loss ", ""),
+    ("vf_coef left out", "args.vf_coef * v_loss", "v_loss"),
+    ("old_approx_kl over all rows", "masked_mean(-logratio, valid)", "(newlogprob.detach() * 0"
+     ' + mb["logprobs"] - newlogprob).mean()'),
+    ("k1 for k3", "(ratio - 1) - logratio, valid", "-logratio, valid"),
+    ("clipfrac over all rows", "masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)",
+     "((ratio - 1).abs() > args.clip_coef).float().mean()"),
+    ("gradients add up", "        optimizer.zero_grad()\n", ""),
+    ("one step an epoch", "        optimizer.step()\n", "    optimizer.step()\n"),
+    ("no clipping of gradients", "args.max_grad_norm, foreach", "float('inf'), foreach"),
+]  # fmt: skip
+MAIN = [
+    ("Adam's epsilon", "eps=1e-5", "eps=1e-8"),
+    ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
+    ("flags are not carried over", "        host[:, 0] = host[:, T]\n", ""),
+    ("dones and terminations swapped", "rewards, dones, terminations = torch",
+     "rewards, terminations, dones = torch"),
+    ("dones a row early", "host_dones[step + 1] =", "host_dones[step] ="),
+    ("only terminations are dones", "host_dones[step + 1] = terminated | truncated",
+     "host_dones[step + 1] = terminated"),
+    ("time limits are kept as terminal", "(truncated & args.cleanrl_semantics)", "truncated"),
+    ("targets of the next value", "advantages + values[:T]", "advantages + values[1:]"),
+    ("advantages in float32", 'storage["values"].double()', 'storage["values"].bfloat16()'),
+    ("annealed a step early", "(iteration - 1) / args.num_iter", "iteration / args.num_iter"),
+    ("never annealed", '        optimizer.param_groups[0]["lr"] = lrnow\n', ""),
+    ("another rate is logged", '"charts/learning_rate", lrnow', '"charts/learning_rate", frac'),
+    ("no shuffling", "torch.randperm(args.batch_size, device=device)",
+     "torch.arange(args.batch_size)"),
+    ("rows drawn with replacement", "torch.randperm(args.batch_size, device=device)",
+     "torch.randint(args.batch_size, (args.batch_size,))"),
+    ("one order for all epochs", "torch.randperm(args.batch_size, device=device)",
+     "torch.randperm(args.batch_size, generator=torch.Generator().manual_seed(1))"),
+    ("an epoch less", "range(args.update_epochs)", "range(args.update_epochs - 1)"),
+    ("target_kl is ignored", "if args.target_kl is not None:", "if False:"),
+    ("target_kl of the last minibatch", '[:, LOSSES.index("approx_kl")].mean()',
+     '[-1, LOSSES.index("approx_kl")]'),
+    ("target_kl of all epochs", 'losses[-1][:, LOSSES', 'torch.cat(losses)[:, LOSSES'),
+    ("target_kl of the old estimate", 'LOSSES.index("approx_kl")', 'LOSSES.index("old_approx_kl")'),
+    ("the last minibatch is logged", "torch.cat(losses).mean(0)", "losses[-1][-1]"),
+    ("the last epoch is logged", "torch.cat(losses).mean(0)", "losses[-1].mean(0)"),
+    ("variance over all rows", 'batch["returns"], batch["valid"])',
+     'batch["returns"], torch.ones(args.batch_size))'),
+    ("a stale policy", "partial(act, agent,", "partial(act, __import__('copy').deepcopy(agent),"),
+    ("steps are not rows", "global_step += N", "global_step += 1"),
+    ("lengths with reset rows", "episode_lengths += valid", "episode_lengths += 1"),
+]  # fmt: skip
+CONTINUOUS = [
+    ("weights decay", "optim.Adam(", "optim.AdamW("),
+    ("acts by the mean", "mean + std * noise[step]", "mean"),
+    ("acts without its deviation", "mean + std * noise[step]", "mean + noise[step]"),
+    ("one noise for all steps", "std * noise[step]", "std * noise[0]"),
+    ("log-probability of the clipped action", "probs.log_prob(action)",
+     "probs.log_prob(action.clamp(-1, 1))"),
+    ("log-probability averaged", "log_prob(action).sum(-1)", "log_prob(action).mean(-1)"),
+    ("clipped actions are stored", '["actions"][step] = action',
+     '["actions"][step] = action.clamp(-1, 1)'),
+    ("unclipped actions are sent", "envs.step(clipped)", "envs.step(action)"),
+    ("entropy averaged", "probs.entropy().sum(-1)", "probs.entropy().mean(-1)"),
+    ("new log-probability averaged", 'log_prob(mb["actions"]).sum(-1)',
+     'log_prob(mb["actions"]).mean(-1)'),
+    ("noise drawn once", "noise.normal_()", "iteration > 1 or noise.normal_()"),
+    ("uniform noise", "noise.normal_()", "noise.uniform_(-1.7, 1.7)"),
+    ("all rows are transitions", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1'),
+    ("rows before an end are none", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1 - dones[1:]'),
+    ("the last value is stale", "        act(T)  # for values[T] alone\n", ""),
+    ("seeds that overlap", "np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()",
+     "[args.seed + i for i in range(N)]"),
+    ("one seed for all", "generate_state(N).tolist()", "generate_state(1).tolist() * N"),
+    ("raw observations", "scaled = obs_rms.scale(next_obs - obs_rms.mean)", "scaled = next_obs"),
+    ("observations not centred", "scaled = obs_rms.scale(next_obs - obs_rms.mean)",
+     "scaled = obs_rms.scale(next_obs)"),
+    ("scaled by the moments before", "            obs_rms.update(next_obs)\n            scaled",
+     "            scaled"),
+    ("rewards centred", "return_rms.scale(reward)", "return_rms.scale(reward - return_rms.mean)"),
+    ("raw rewards", "return_rms.scale(reward)", "reward"),
+    ("sums go on after a fall", "args.gamma * ~terminated + reward", "args.gamma + reward"),
+    ("sums start anew after a time limit", "args.gamma * ~terminated",
+     "args.gamma * ~(terminated | truncated)"),
+    ("sums of reset rows", "return_rms.update(discounted[valid])", "return_rms.update(discounted)"),
+    ("sum of squares", "delta * (x - self.mean)", "delta * delta"),
+    ("a heavy first row", "count=1e-4", "count=1.0"),
+    ("clipped at 5", "-10.0), 10.0)", "-5.0), 5.0)"),
+    ("scaled returns are logged", "episode_returns += reward *", "episode_returns += host_rewards[step] *"),
+    ("a time limit ends no episode", "(terminated | truncated) & valid", "terminated & valid"),
+]  # fmt: skip
+ATARI = [
+    ("no clipping of gradients", "args.max_grad_norm, foreach", "float('inf'), foreach"),
+    ("greedy", "(probs.probs / exponential).argmax", "probs.probs.argmax"),
+    ("product for quotient", "(probs.probs / exponential)", "(probs.probs * exponential)"),
+    ("one noise for all steps", "noise[step][0]", "noise[0]"),
+    ("log-probability of another action", "probs.log_prob(action)", "probs.log_prob(action.roll(1))"),
+    ("new log-probability of another action", 'probs.log_prob(mb["actions"])',
+     'probs.log_prob((mb["actions"] + 1) % 4)'),
+    ("rewards not clipped", '"reward_clip": True', '"reward_clip": False'),
+    ("lives are no episodes", '"episodic_life": True', '"episodic_life": False'),
+    ("seeds that overlap", '"seed": seeds.tolist()', '"seed": [args.seed + i for i in range(4)]'),
+    ("pixels not scaled", "obs.float().div_(255.0)", "obs.float()"),
+    ("pixels of 256", "obs.float().div_(255.0)", "obs.float().div_(256.0)"),
+    ("noise drawn once", "noise.exponential_()", "iteration > 1 or noise.exponential_()"),
+    ("uniform noise", "noise.exponential_()", "noise.uniform_()"),
+    ("entropy over all rows", "masked_mean(entropy, valid)", "entropy.mean()"),
+    ("all rows are transitions", "1.0 if args.cleanrl_semantics else 1 - dones[:T]", "1.0"),
+    ("rows before an end are none", "else 1 - dones[:T]", "else 1 - dones[1:]"),
+    ("the last value is stale", "        act(steps[T])  # for values[T] alone\n", ""),
+    ("a game over at the limit goes on", '            terminated |= info["terminated"] > 0', "#"),
+    ("a lost life goes on", "host_terminations[step + 1] = terminated |",
+     'host_terminations[step + 1] = (info["terminated"] > 0) |'),
+    ("a time limit ends no game", '(info["terminated"] > 0) | truncated', 'info["terminated"] > 0'),
+    ("a lost life ends a game", 'game_over = (info["terminated"] > 0)', "game_over = terminated"),
+    ("two games as one", '(info["lives"] > lives)', "False"),
+    ("clipped returns are logged", 'episode_returns += info["reward"]', "episode_returns += reward"),
+    ("returns with reset rows", 'info["reward"] * valid', 'info["reward"]'),
+]  # fmt: skip
+RESUMED = [
+    ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
+    ("returns forgotten", ', episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]',
+     ', episodic_returns = checkpoint["global_step"], []'),
+    ("weights forgotten", '            agent.load_state_dict(checkpoint["agent"])\n', ""),
+]  # fmt: skip
+MOMENTS = [
+    ("observations' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))',
+     "obs_rms"),
+    ("returns' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["return_rms"]))',
+     "return_rms"),
+]  # fmt: skip
+SPEED = [
+    ("burn-in counts", "first_iteration + args.measure_burnin", "first_iteration"),
+    ("time of all, rows of some", "phase_s += np.diff(times)", "phase_s = np.diff(times)"),
+    ("rows of all, time of some", "(iteration - burnin_end + 1)", "iteration"),
+    ("steps without environments", "+ 1) * args.batch_size /", "+ 1) * args.num_steps /"),
+    ("start-up is the last iteration's end", "startup_s = startup_s or times[-1] - START_TIME",
+     "startup_s = times[-1] - START_TIME"),
+]  # fmt: skip
+WEIGHTS = [
+    ("a bold policy", "std=0.01)", "std=1.0)"),
+    ("a loud critic", "std=1", "std=2"),
+    ("hidden gain of 1", "std=2**0.5", "std=1.0"),
+    ("biases of 1", "bias_const=0.0", "bias_const=1.0"),
+]  # fmt: skip
+TABLE = {
+    ("hopper", "run"): [*LOSS, *MAIN, *CONTINUOUS],
+    ("atari_scripted", "run"): [*MAIN, *ATARI],
+    ("hopper", "resumed"): [*RESUMED, *MOMENTS],
+    ("atari_scripted", "resumed"): RESUMED,
+    ("hopper", "speed"): SPEED,
+    ("atari_scripted", "speed"): SPEED[:3],
+}
+CASES = [
+    pytest.param(*key, old, new, id=f"{'-'.join(key)}: {what}")
+    for key, mutants in TABLE.items()
+    for what, old, new in mutants
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind", "old", "new"), CASES)
+def test_mutant_is_seen(name, kind, old, new, tmp_path):
+    job = JOBS[name]
+    text = (PPO / f"{job.script}.py").read_text()
+    assert text.count(old) == 1
+    recorded(text.replace(old, new), job.start)  # finds the lines where it records
+    with pytest.raises(AssertionError):
+        {"run": check, "resumed": check_resumed, "speed": check_speed}[kind](
+            job, tmp_path, edit=lambda text: text.replace(old, new)
+        )

@@ -1,0 +1,389 @@
+"""The eager scripts against `reference.py` for whole iterations; resuming, clock, first weights."""
+
+import itertools
+import math
+import re
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from unittest import mock
+
+import envpool
+import gymnasium as gym
+import numpy as np
+import pytest
+import reference
+from helpers import AtariSpaces, load, run_main, scalars, spaces
+
+import torch
+
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+LOSSES.append("explained_variance")
+
+
+class ScriptedGames(AtariSpaces):
+    """Games in place of EnvPool's that end by a script, a symbol a step: all ends in 24 steps.
+
+    L: a lost life; O: game over; T: cut by the time limit; B: game over in that very step. The step
+    after one of those is a reset row, which pays 100 that nobody may count; N: a reset row after a
+    lost life in which the game ends unsaid, and lives are full again. Frames hang on the game's
+    seed, the step and the action, raw rewards of -2 to 3 on the last two.
+    """
+
+    GAMES = (
+        "--L---LN--O------L------",
+        "----T--L-------B------L-",
+        "---L-L-O----T-----L-----",
+        "-------T-----O-------T--",
+    )
+
+    def __init__(self, env_id, env_type, num_envs, seed, episodic_life=False, reward_clip=False):
+        assert env_type == "gym" and num_envs == len(seed) == len(self.GAMES)
+        self.seed, self.episodic_life, self.reward_clip = seed, episodic_life, reward_clip
+        self.t, self.lives, self.symbols = 0, np.full(num_envs, 3), ["-"] * num_envs
+
+    def frames(self, actions):
+        """Like a game's, mostly black."""
+        cells = np.zeros((len(self.seed), 4, 12, 12))
+        for i, seed in enumerate(self.seed):
+            rng = np.random.default_rng([seed, self.t, int(actions[i])])
+            cells[i] = rng.integers(0, 256, (4, 12, 12)) * (rng.random((4, 12, 12)) < 0.1)
+        return np.kron(cells, np.ones((7, 7))).astype(np.uint8)
+
+    def reset(self):
+        return self.frames([0] * len(self.seed)), {"lives": self.lives.copy()}
+
+    def step(self, actions):
+        reset = self.among("LOTB")
+        renewed = self.among("OTB")
+        self.symbols = [game[self.t % 24] for game in self.GAMES]
+        self.t += 1
+        raw = np.where(reset, 100, np.array([-2, 0, 3, 1])[(actions + self.t) % 4])
+        self.lives = np.where(renewed | self.among("N"), 3, self.lives - self.among("L"))
+        self.lives[self.among("OB")] = 0
+        info = {"reward": raw.astype(np.float32), "lives": self.lives.copy()}
+        info["terminated"] = self.among("OB").astype(np.int32)
+        reward = (np.sign(raw) if self.reward_clip else raw).astype(np.float32)
+        terminated = self.among("LO" if self.episodic_life else "O")
+        return self.frames(actions), reward, terminated, self.among("TB"), info
+
+    def among(self, kinds):
+        return np.array([symbol in kinds for symbol in self.symbols])
+
+    def close(self):
+        pass
+
+
+@dataclass
+class Job:
+    """A short run of an eager script, and what of the reference replays it."""
+
+    script: str
+    flags: dict
+    network: callable
+    policy: callable
+    games: type
+    patch: tuple  # module, name, value: how script and reference make their environments
+    start: str  # makes the first policy more than nearly the same everywhere
+    tolerance: float  # of a field, in parts of its largest entry
+    drift: float  # of the parameters, in parts of the way they went
+    normalise: bool = False  # observations and rewards, by their running moments
+
+    def __post_init__(self):
+        self.h = SimpleNamespace(**self.flags, normalise=self.normalise)
+        self.rows = self.h.num_envs * self.h.num_steps  # in an iteration
+
+    def run(self, runs_dir, *flags, edit=None):
+        """The script's variables at its end, its trace among them; what `edit` gives is run."""
+        words = []
+        for name, value in self.flags.items():
+            flag = f"--{name.replace('_', '-')}"
+            if isinstance(value, bool):
+                words.append(flag if value else flag.replace("--", "--no-", 1))
+            elif value is not None:
+                words += [flag, value]
+
+        def both(text):
+            return recorded(edit(text) if edit else text, self.start)
+
+        return run_main(self.script, *words, *flags, runs_dir=runs_dir, edit=both)
+
+    def replay(self, run, games=None):
+        return reference.follow(
+            self.h, self.network, self.policy, games or self.games, run.initial, run.trace
+        )
+
+
+ON = dict(  # PPO with all that belongs to it
+    seed=3, gamma=0.97, gae_lambda=0.9, anneal_lr=True, norm_adv=True, clip_vloss=True,
+    clip_coef=0.1, ent_coef=0.01, vf_coef=0.5,
+)  # fmt: skip
+OFF = ON | dict(anneal_lr=False, norm_adv=False, clip_vloss=False, clip_coef=0.2, target_kl=None)
+ATARI = dict(
+    script="ppo_atari_envpool",
+    start="agent.actor.weight.data.mul_(50)",
+    # a ReLU that is on in float32 and off in float64 costs up to 6e-4, and 3e-3 of the way
+    tolerance=3e-3,
+    drift=2e-2,
+    network=reference.nature_cnn,
+    policy=reference.categorical,
+    games=reference.Atari,
+)
+CONTINUOUS = dict(
+    script="ppo_continuous_action",
+    start="agent.actor_mean[4].weight.data.mul_(50), agent.actor_logstd.data.uniform_(-0.5, 0.5)",
+    tolerance=5e-5,
+    drift=1e-4,
+    network=reference.two_perceptrons,
+    policy=reference.gaussian,
+    games=reference.Gymnasium,
+    normalise=True,
+)
+JOBS = {
+    "atari_scripted": Job(
+        **ATARI,
+        patch=(envpool, "make", ScriptedGames),
+        flags=ON | dict(
+            seed=15, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
+            num_minibatches=2, update_epochs=3, learning_rate=5e-4, max_grad_norm=2.0,
+            target_kl=1.2e-3,
+        ),
+    ),
+    "atari_breakout": Job(  # its frames skipped and its time cut so that games end
+        **ATARI,
+        patch=(envpool, "make", partial(envpool.make, max_episode_steps=24, frame_skip=30)),
+        flags=OFF | dict(
+            seed=7, env_id="Breakout-v5", num_envs=2, num_steps=16, total_timesteps=96,
+            num_minibatches=2, update_epochs=1, learning_rate=2.5e-4, max_grad_norm=1.5,
+        ),
+    ),
+    "hopper": Job(
+        **CONTINUOUS,
+        patch=(gym, "make", partial(gym.make, max_episode_steps=20)),
+        flags=ON | dict(
+            seed=15, env_id="Hopper-v4", num_envs=4, num_steps=24, total_timesteps=300,
+            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
+            target_kl=0.004,
+        ),
+    ),
+    "hopper_off": Job(
+        **CONTINUOUS,
+        patch=(gym, "make", partial(gym.make, max_episode_steps=20)),
+        flags=OFF | dict(
+            seed=2, env_id="Hopper-v4", num_envs=2, num_steps=40, total_timesteps=240,
+            num_minibatches=4, update_epochs=2, learning_rate=3e-4, max_grad_norm=2.5,
+        ),
+    ),
+}  # fmt: skip
+
+
+def recorded(text, start):
+    """The script, keeping in `trace` what each iteration drew and computed."""
+    for line, new in (
+        (
+            "    for iteration in range(first_iteration",
+            f"    args.resume or ({start})\n"
+            "    trace, initial = [], {k: v.clone() for k, v in agent.state_dict().items()}\n",
+        ),
+        (
+            "        for step in range(T):\n",
+            "        trace.append({'noise': noise.clone(), 'b_inds': []})\n",
+        ),
+        (
+            "            losses.append(update(b_inds))",
+            "            trace[-1]['b_inds'].append(b_inds.clone())\n",
+        ),
+        (
+            "        # Log\n",
+            "        trace[-1] |= {k: v.clone() for k, v in storage.items()}\n"
+            "        trace[-1]['host'] = host.copy()\n",
+        ),
+    ):
+        assert text.count(line) == 1, line
+        text = text.replace(line, new + line)
+    return text
+
+
+def check_draws(job, trace):
+    """Noise and permutations: the reference takes them as they are."""
+    noise = torch.stack([each["noise"] for each in trace])
+    x, _ = noise.double().flatten().sort()
+    gaussian = job.policy is reference.gaussian
+    expected = (1 + torch.erf(x / math.sqrt(2))) / 2 if gaussian else 1 - torch.exp(-x)
+    steps = torch.arange(len(x)) / len(x)
+    assert (expected - steps).abs().max() < 2 / math.sqrt(len(x)), "Kolmogorov and Smirnov"
+    assert len(x.unique()) > 0.99 * len(x), "no number is drawn twice"
+    orders = torch.stack([b_inds.flatten() for each in trace for b_inds in each["b_inds"]])
+    assert orders.sort(1).values.eq(torch.arange(job.rows)).all(), "every row once in an epoch"
+    assert orders.diff(dim=1).ne(1).any(1).all() and len(orders.unique(dim=0)) == len(orders)
+
+
+def close(found, expected, tolerance, what):
+    """Within a part of the largest entry, which counts as 0.01 at least."""
+    found, expected = np.asarray(found, dtype=float), np.asarray(expected, dtype=float)
+    atol = tolerance * max(0.01, np.abs(expected).max(initial=0))
+    np.testing.assert_allclose(found, expected, 0, atol, equal_nan=False, err_msg=what)
+
+
+def check(job, runs_dir, edit=None):
+    """Runs a script, replays it and compares; returns the run and what the reference found."""
+    h, T, curves = job.h, job.h.num_steps, {}
+    with mock.patch.object(*job.patch):
+        run = job.run(runs_dir, edit=edit)
+        assert len(run.trace) == h.total_timesteps // job.rows == 3
+        check_draws(job, run.trace)
+        found = []
+        for trace, expected in zip(run.trace, job.replay(run), strict=True):
+            found.append(expected)
+            valid = ~expected["dones"][:T]
+            rewards, dones, terminations = trace["host"]
+            for what, a, b in (
+                ("obs", trace["obs"], expected["obs"]),
+                ("actions", trace["actions"][:T], expected["actions"][:T]),
+                ("dones", dones, expected["dones"]),
+                ("terminations", terminations, expected["terminations"]),
+                ("valid", trace["valid"][:T], valid),
+                ("rewards", rewards[:T][valid], expected["rewards"][valid]),
+                ("logprobs", trace["logprobs"][:T][valid], expected["logprobs"][:T][valid]),
+                ("values", trace["values"], expected["values"]),
+                ("advantages", trace["advantages"][:T][valid], expected["advantages"][valid]),
+                ("returns", trace["returns"][:T][valid], expected["returns"][valid]),
+            ):
+                close(a, b, job.tolerance, what)
+            epochs, step = len(trace["b_inds"]), len(found) * job.rows
+            assert epochs * h.num_minibatches == len(expected["logged"]), "epochs"
+            assert epochs == h.update_epochs or expected["last_kl"] > h.target_kl
+            for name, value in zip(LOSSES, expected["losses"], strict=True):
+                curves.setdefault(f"losses/{name}", []).append((step, value))
+            curves.setdefault("charts/learning_rate", []).append((step, expected["rate"]))
+            for step, value, length in expected["episodes"]:
+                curves.setdefault("charts/episodic_return", []).append((step, value))
+                curves.setdefault("charts/episodic_length", []).append((step, length))
+    start, end = run.initial.values(), run.agent.state_dict().values()
+    start, end = (torch.cat([x.double().flatten() for x in state]) for state in (start, end))
+    drift = (end - found[-1]["theta"]).norm() / (end - start).norm()
+    assert drift < job.drift, "parameters"
+
+    logged = scalars(run.run_dir)
+    logged.pop("charts/SPS", None)
+    assert logged.keys() == curves.keys()
+    for tag, rows in curves.items():
+        assert [step for step, _ in logged[tag]] == [step for step, _ in rows], tag
+        values = ([value for _, value in curve] for curve in (logged[tag], rows))
+        close(*values, job.tolerance, tag)
+    returns = [value for _, value in curves["charts/episodic_return"]]
+    close(run.episodic_returns, returns, job.tolerance, "returns of games")
+    assert run.summary["mean_return"] == pytest.approx(np.mean(returns), 1e-4)
+    assert run.summary["episodes"] == len(returns)
+    return run, found
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_script_follows_the_reference(name, tmp_path):
+    """And what a mistake would show in happens: ends of all kinds, clipping, early stops."""
+    job = JOBS[name]
+    run, found = check(job, tmp_path)
+    dones = np.stack([x["dones"] for x in found])  # (3, T + 1, N)
+    ends = np.stack([x["terminations"] for x in found])
+    assert (dones & ~ends).any() and ends.any(), "time limits and terminations"
+    borders = dones[:2, -1]
+    assert borders.any() and not borders.all(), "an end right at a border, an episode across it"
+    norms = [row[-1] for x in found for row in x["logged"]]
+    assert min(norms) < job.h.max_grad_norm < max(norms)
+    if job.h.target_kl is not None:
+        epochs = [len(trace["b_inds"]) for trace in run.trace]
+        assert min(epochs) < max(epochs) == job.h.update_epochs, "some updates are stopped"
+    if name == "atari_scripted":
+        script = "".join(run.envs.GAMES)
+        assert all(script.count(symbol) for symbol in "LOTBN")
+        assert max(run.episodic_returns) > max(x["episodes"][0][2] for x in found)
+    if name == "atari_breakout":
+        lengths = [length for x in found for _, _, length in x["episodes"]]
+        assert 24 in lengths and min(lengths) < 24, "a game over and a time limit"
+    if job.policy is reference.gaussian:
+        assert max(np.abs(x["actions"]).max() for x in found) > 1, "actions out of bounds"
+    if job.h.clip_coef == 0.1:
+        assert found[0]["losses"][5] > 0, "ratios are clipped"
+
+
+@pytest.mark.parametrize("name", ["atari_scripted", "hopper"])
+def test_resumed_run(name, tmp_path):
+    """Other games, the moments and the returns so far, the weights: all as the run left them."""
+    check_resumed(JOBS[name], tmp_path)
+
+
+def check_resumed(job, runs_dir, edit=None):
+    kept, rows = [], job.rows
+
+    def games(*args):
+        kept.append(job.games(*args))
+        return kept[0]
+
+    with mock.patch.object(*job.patch):
+        first = job.run(runs_dir, "--total-timesteps", rows, "--update-epochs", 1, edit=edit)
+        list(job.replay(first, games))
+        flags = "--resume", first.run_dir, "--total-timesteps", 2 * rows
+        second = job.run(runs_dir, *flags, edit=edit)
+        seeds = np.random.SeedSequence([job.h.seed, rows]).generate_state(job.h.num_envs)
+        others = job.games(SimpleNamespace(**vars(job.h) | {"normalise": False}), seeds)
+        (trace,) = second.trace
+        _, _, raw, _ = others.step(trace["actions"][0].numpy())
+    obs, reward = others.obs, np.sign(raw)
+    if job.normalise:
+        obs = kept[0].norm(obs, kept[0].seen, obs, 1)
+        reward = kept[0].norm(raw, kept[0].sums, raw, 0)
+    close(trace["obs"][0], obs, job.tolerance, "the first observation")
+    close(trace["host"][0, 0], reward, job.tolerance, "the first reward")
+    weights = first.agent.state_dict()
+    assert all(torch.equal(x, weights[key]) for key, x in second.initial.items())
+    before = len(first.episodic_returns)
+    assert second.episodic_returns[:before] == first.episodic_returns and before > 0
+    assert second.summary["episodes"] == len(second.episodic_returns) > before
+
+
+@pytest.mark.parametrize("name", ["atari_scripted", "hopper"])
+def test_speed_is_of_the_iterations_after_burnin(name, tmp_path):
+    check_speed(JOBS[name], tmp_path)
+
+
+def check_speed(job, runs_dir, edit=None):
+    """By a clock of our own: 1000 s a reading, from the third iteration on 1, 2, 3 and 4 s."""
+    real, now, readings = time.perf_counter, 0.0, itertools.count()
+
+    def clock():
+        nonlocal now
+        if sys._getframe(1).f_globals["__name__"] != "__main__":
+            return real()
+        iteration, reading = divmod(next(readings) - 1, 5)  # the first is at the script's start
+        now += 1000 if iteration < 2 or reading == 0 else reading
+        return now
+
+    job_flags = "--num-steps", 6, "--total-timesteps", 24 * job.h.num_envs, "--update-epochs", 1
+    with mock.patch.object(*job.patch), mock.patch.object(time, "perf_counter", clock):
+        run = job.run(runs_dir, *job_flags, "--measure-burnin", 2, edit=edit)
+    rows = 6 * job.h.num_envs
+    assert run.summary["phase_s"] == dict(rollout=2, advantages=4, update=6, log=8)
+    assert run.summary["sps"] == pytest.approx(rows / 10)
+    assert run.summary["startup_s"] == 5000
+    speeds = scalars(run.run_dir)["charts/SPS"]
+    assert speeds == [(step * rows, pytest.approx(rows / 10)) for step in (3, 4)]
+
+
+@pytest.mark.parametrize("name", ["ppo_atari_envpool", "ppo_continuous_action"])
+def test_first_weights(name):
+    """Orthogonal rows or columns, of length sqrt(2), of the actor's head 0.01, the critic's 1."""
+    check_first_weights(load(name).Agent(spaces(name)))
+
+
+def check_first_weights(agent):
+    for key, x in agent.state_dict().items():
+        if key.endswith("weight"):
+            x = x.flatten(1)
+            x = x if len(x) <= x.shape[1] else x.T
+            size = 0.01 if re.fullmatch(r"actor\w*(.4)?.weight", key) else 2**0.5
+            size = 1.0 if re.fullmatch(r"critic(.4)?.weight", key) else size
+            torch.testing.assert_close(x @ x.T, size**2 * torch.eye(len(x)), atol=1e-5, rtol=0)
+        else:
+            assert not x.any(), key

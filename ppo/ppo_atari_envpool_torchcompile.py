@@ -97,7 +97,7 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
-    # fast: each can be switched, so that its gain can be measured
+    # fast: what can be switched, so that its gain can be measured
     compile: bool = False  # compile acting and the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
     channels_last: bool = True  # with --compile, observations in NHWC
@@ -305,7 +305,7 @@ if __name__ == "__main__":
         parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
 
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast: what is asked for and can run; the first line printed says it
+    # fast: what is asked for and can run here; a run says it first
     modes = [mode for mode in ("compile", "cudagraphs", "bfloat16") if getattr(args, mode)]
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -313,10 +313,10 @@ if __name__ == "__main__":
     if args.compile and not shutil.which(os.environ.get("CXX", "g++")):
         parser.error("argument --compile: needs a C++ compiler (on Debian: apt install g++)")
     mode = "+".join(modes) or "eager"
-    # fast: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD at their top, so that freed blocks are used again;
-    # else each large tensor gets new pages, zeroed by the kernel
+    # fast: M_MMAP_THRESHOLD (old glibc: at most 32 MiB) and M_TRIM_THRESHOLD at their top, so that
+    # freed blocks are used again; else each large tensor gets new pages, zeroed by the kernel
     if args.keep_memory and sys.platform == "linux":
-        ctypes.CDLL(None).mallopt(-3, 2**31 - 1)
+        ctypes.CDLL(None).mallopt(-3, 2**31 - 1) or ctypes.CDLL(None).mallopt(-3, 2**25)
         ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
     torch.manual_seed(args.seed)
@@ -325,19 +325,19 @@ if __name__ == "__main__":
 
     envs = make_envs(args, global_step)
     agent = Agent(envs, device=device)
-    # fast: a second agent acts, on the same memory without .grad: its graph depends on nothing that
-    # training attaches to a parameter; on a CPU leaving it out costs nothing
+    # fast: a second agent acts, on the same memory and apart from autograd: training attaches
+    # nothing to what its graph reads; on a CPU leaving it out costs nothing
     agent_inference = Agent(envs, device="meta")  # draws no random numbers
     from_module(agent).data.to_module(agent_inference)
-    # fast: half the bytes and, where a processor has it, twice the rate; parameters, heads, losses
-    # and Adam stay float32
+    # fast: half the bytes between layers and, where a processor has it, twice the rate; parameters,
+    # heads, losses and Adam stay float32
     if args.bfloat16:
         for network in (agent.network, agent_inference.network):
             network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
             network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
     # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
     # capturable Adam's step raises when it is captured
-    lr, capturable = torch.tensor(args.learning_rate, device=device), device.type == "cuda"
+    lr, capturable = torch.tensor(args.learning_rate, device=device), "cudagraphs" in modes
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
     if args.resume:
         try:
@@ -383,8 +383,8 @@ if __name__ == "__main__":
     act = partial(act, agent_inference, storage, noise)
     gradients = partial(compute_gradients, agent, args, batch)
     update = partial(update, gradients, optimizer)
-    # fast: one launch replays a step or an epoch, instead of hundreds; the first two calls compile
-    # and allocate, the third captures; all are real updates
+    # fast: one launch replays a step's dozens of kernels, or an epoch's hundreds; the first two
+    # calls compile and allocate, the third captures; all are real updates
     if "cudagraphs" in modes:
         act, update = CudaGraphModule(act, warmup=3), CudaGraphModule(update, warmup=3)
 
@@ -458,7 +458,7 @@ if __name__ == "__main__":
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        # fast: in place, where the captured Adam reads it
+        # fast: in place, where the captured Adam reads it; a replay would never see another tensor
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):

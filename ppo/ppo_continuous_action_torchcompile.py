@@ -95,7 +95,7 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # time limits are terminal, for comparison
-    # fast: each can be switched, so that its gain can be measured
+    # fast: what can be switched, so that its gain can be measured
     compile: bool = False  # compile the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a CUDA device
     numpy_acting: bool = True  # with --compile, or --cudagraphs on a GPU, act in NumPy
@@ -272,7 +272,7 @@ def act(agent, storage, noise, step):
     """
     mean, std, value = agent(storage["obs"][step])  # (N, A), (1, A), (N,)
     probs = Normal(mean, std, validate_args=False)
-    # fast: one pass over the rows that NumPy acted on, whose actions stand; else a call for each
+    # fast: all rows at once (a slice) if NumPy has acted: its actions stand; else a call for each
     action = mean + std * noise[step] if isinstance(step, int) else storage["actions"][step]
     storage["actions"][step] = action
     storage["logprobs"][step] = probs.log_prob(action).sum(-1)
@@ -328,7 +328,7 @@ if __name__ == "__main__":
         parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
 
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast: what is asked for and can run; the first line printed says it
+    # fast: what is asked for and can run here; a run says it first
     modes = [mode for mode in ("compile", "cudagraphs") if getattr(args, mode)]
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -355,7 +355,7 @@ if __name__ == "__main__":
     agent_inference = Agent(envs, device="meta").to_empty(device="cpu")  # draws no random numbers
     # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
     # capturable Adam's step raises when it is captured
-    lr, capturable = torch.tensor(args.learning_rate, device=device), device.type == "cuda"
+    lr, capturable = torch.tensor(args.learning_rate, device=device), "cudagraphs" in modes
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
     if args.resume:
         try:
@@ -497,7 +497,7 @@ if __name__ == "__main__":
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        # fast: in place, where the captured Adam reads it
+        # fast: in place, where the captured Adam reads it; a replay would never see another tensor
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):

@@ -36,7 +36,7 @@ def load(name):
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
     """Runs a script's main in this process, its text edited on request; returns its variables.
 
-    On the CPU unless gpu; what main sets for its process, but for threads, is taken back.
+    On the CPU unless gpu; the signal handlers that main sets are taken back.
     """
     path = PPO / f"{name}.py"
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}

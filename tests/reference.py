@@ -57,14 +57,14 @@ class Atari:
         options = {"num_envs": h.num_envs, "seed": (seeds >> 1).tolist(), "episodic_life": True}
         self.envs = envpool.make(h.env_id, env_type="gym", **options)
         self.obs, info = self.envs.reset()
-        self.lives = info["lives"]
+        self.lives, self.done = info["lives"], np.zeros(h.num_envs, bool)
 
     def step(self, actions):
         obs, _, terminal, cut, info = self.envs.step(actions)
-        over = info["terminated"] == 1
-        ends, self.lives = over | cut | (info["lives"] > self.lives), info["lives"]
-        state = {"obs": obs, "dones": terminal | over | cut, "terminations": terminal | over}
-        return state, np.sign(info["reward"]), info["reward"], ends
+        over, unsaid = info["terminated"] == 1, self.done & (info["lives"] > self.lives)
+        self.lives, self.done = info["lives"], terminal | over | cut
+        state = {"obs": obs, "dones": self.done, "terminations": terminal | over}
+        return state, np.sign(info["reward"]), info["reward"], over | cut | unsaid
 
 
 class Gymnasium:

@@ -17,7 +17,7 @@ from helpers import FAST, PAIRS, PPO, SCRIPTS, TINY, insert, run_main, run_scrip
 
 import torch
 
-EXACT = ["--learning-rate", 2**-12, "--no-anneal-lr"]  # what float32 holds exactly
+EXACT = ["--learning-rate", 2**-12]  # float32 holds it exactly, and its quarters
 gym.register("Short-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=5)
 
 
@@ -48,11 +48,13 @@ def assert_equal(a, b, where=""):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, where
 
 
-sigterm_in_3 = insert("# Advantages", "if iteration == 3: os.kill(os.getpid(), 15)")
+def sigterm_in(iteration):
+    return insert("# Advantages", f"if iteration == {iteration}: os.kill(os.getpid(), 15)")
+
 
 NEW_GAMES = {  # what cannot be saved, the games, begins anew as in a run that goes on
     "atari": """
-if iteration == 4:
+if iteration == 3:
     envs = make_envs(args, global_step)
     next_obs, info = envs.reset()
     obs[T] = torch.from_numpy(next_obs)
@@ -60,7 +62,7 @@ if iteration == 4:
     host[:] = 0
 """,
     "continuous": """
-if iteration == 4:
+if iteration == 3:
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()
     next_obs, _ = envs.reset(seed=seeds)
     obs_rms.update(next_obs)
@@ -73,37 +75,39 @@ if iteration == 4:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
-    """SIGTERM in iteration 3, then 4 and 5 by both siblings: as if nothing had happened.
+    """SIGTERM in iteration 2, then 3 and 4 by both siblings: as if nothing had happened.
 
     Nothing of what is compared is touched: new games are all that the uninterrupted run is given.
     """
-    flags = [*small(name), *EXACT, "--total-timesteps", 80]
+    flags = [*small(name), *EXACT, "--total-timesteps", 64]
     new_games = insert("# Rollout", NEW_GAMES["atari" if "atari" in name else "continuous"])
     run_main(name, *flags, runs_dir=tmp_path / "whole", edit=new_games)
     whole = checkpoint_of(tmp_path / "whole")
     curves = scalars(*(tmp_path / "whole").iterdir())
     del curves["charts/SPS"]
     with pytest.raises(SystemExit) as ended:
-        run_main(name, *flags, runs_dir=tmp_path / "halves", edit=sigterm_in_3)
+        run_main(name, *flags, runs_dir=tmp_path / "halves", edit=sigterm_in(2))
     assert ended.value.code == 143
     (run_dir,) = (tmp_path / "halves").iterdir()
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith(f"to go on: {sys.executable} ")
     assert line.endswith(f"{name}.py --resume {run_dir}")
     half = checkpoint_of(tmp_path / "halves")
-    assert half["global_step"] == 48 and not torch.equal(*(x["rng"]["cpu"] for x in (half, whole)))
-    assert json.loads((run_dir / "summary.json").read_text())["global_step"] == 48
+    assert half["global_step"] == 32 and not torch.equal(*(x["rng"]["cpu"] for x in (half, whole)))
+    assert json.loads((run_dir / "summary.json").read_text())["global_step"] == 32
 
     for sibling in next(pair for pair in PAIRS if name in pair):
         copy = shutil.copytree(run_dir, tmp_path / sibling / run_dir.name)
+        (events,) = copy.glob("events.*")  # read in the order of names: second, process, number
+        events.rename(copy / "events.out.tfevents.0")
         run = run_main(sibling, "--resume", copy, runs_dir="unused")
         resumed = checkpoint_of(tmp_path / sibling)
         kept = whole.keys() - {"args"}
         assert_equal({k: resumed[k] for k in kept}, {k: whole[k] for k in kept}, sibling)
         found = scalars(copy)
-        assert found == curves and len(found["charts/episodic_return"]) > 10
+        assert found == curves and len(found["charts/episodic_return"]) > 5
         lr = run.optimizer.param_groups[0]["lr"]
-        assert isinstance(lr, torch.Tensor) == (sibling in FAST) and lr == 2**-12
+        assert isinstance(lr, torch.Tensor) == (sibling in FAST) and lr == 2**-14
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -253,7 +257,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
 def test_a_signal_in_the_last_iteration(tmp_path, capsys):
     """The run is complete: there is nothing to go on with."""
     name = "ppo_continuous_action"
-    run = run_main(name, *small(name), runs_dir=tmp_path, edit=sigterm_in_3)
+    run = run_main(name, *small(name), runs_dir=tmp_path, edit=sigterm_in(3))
     assert run.stop_signals == [15] and checkpoint_of(tmp_path)["global_step"] == 48
     assert "to go on" not in capsys.readouterr().out
 

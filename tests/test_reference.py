@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import runpy
 import sys
 import time
 from dataclasses import dataclass
@@ -15,25 +16,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import reference
-from helpers import AtariSpaces, load, run_main, scalars, spaces
+from helpers import PPO, AtariSpaces, load, run_main, scalars, spaces
 
 import torch
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-LOSSES.append("explained_variance")
+LOSSES += ["explained_variance"]
 
 
 class ScriptedGames(AtariSpaces):
-    """Games in place of EnvPool's that end by a script, a symbol a step: all ends in 24 steps.
+    """Games in place of EnvPool's that end by a script, a symbol a step: ends of all kinds, soon.
 
     L: a lost life; O: game over; T: cut by the time limit; B: game over in that very step. The step
-    after one of those is a reset row, which pays 100 that nobody may count; N: a reset row after a
-    lost life in which the game ends unsaid, and lives are full again. Frames hang on the game's
-    seed, the step and the action, raw rewards of -2 to 3 on the last two.
+    after one of those is a reset row, which pays 100 that nobody may count. N: a reset row after a
+    lost life in which the game ends unsaid: lives are full again. G: a life won. Frames hang on the
+    game's seed, the step and the action, raw rewards of -2 to 3 on the last two.
     """
 
     GAMES = (
-        "--L---LN--O------L------",
+        "--L-G-LN--O------L------",
         "----T--L-------B------L-",
         "---L-L-O----T-----L-----",
         "-------T-----O-------T--",
@@ -56,12 +57,12 @@ class ScriptedGames(AtariSpaces):
         return self.frames([0] * len(self.seed)), {"lives": self.lives.copy()}
 
     def step(self, actions):
-        reset = self.among("LOTB")
-        renewed = self.among("OTB")
+        reset, renewed = self.among("LOTB"), self.among("OTB")
         self.symbols = [game[self.t % 24] for game in self.GAMES]
         self.t += 1
         raw = np.where(reset, 100, np.array([-2, 0, 3, 1])[(actions + self.t) % 4])
-        self.lives = np.where(renewed | self.among("N"), 3, self.lives - self.among("L"))
+        lives = self.lives + self.among("G") * 1 - self.among("L") * 1
+        self.lives = np.where(renewed | self.among("N"), 3, lives)
         self.lives[self.among("OB")] = 0
         info = {"reward": raw.astype(np.float32), "lives": self.lives.copy()}
         info["terminated"] = self.among("OB").astype(np.int32)
@@ -78,7 +79,12 @@ class ScriptedGames(AtariSpaces):
 
 @dataclass
 class Job:
-    """A short run of an eager script, and what of the reference replays it."""
+    """A short run of an eager script, and what of the reference replays it.
+
+    The first policy is made bolder by `start`, a line of code: a network's own is so nearly uniform
+    that neither entropies nor ratios tell much. `tolerance` is of a field, in parts of its largest
+    entry; `drift` of the parameters together, in parts of the way that they went.
+    """
 
     script: str
     flags: dict
@@ -86,9 +92,9 @@ class Job:
     policy: callable
     games: type
     patch: tuple  # module, name, value: how script and reference make their environments
-    start: str  # makes the first policy more than nearly the same everywhere
-    tolerance: float  # of a field, in parts of its largest entry
-    drift: float  # of the parameters, in parts of the way they went
+    start: str
+    tolerance: float
+    drift: float
     normalise: bool = False  # observations and rewards, by their running moments
 
     def __post_init__(self):
@@ -96,7 +102,7 @@ class Job:
         self.rows = self.h.num_envs * self.h.num_steps  # in an iteration
 
     def run(self, runs_dir, *flags, edit=None):
-        """The script's variables at its end, its trace among them; what `edit` gives is run."""
+        """The script's variables at its end, its trace among them; `edit` is of its text."""
         words = []
         for name, value in self.flags.items():
             flag = f"--{name.replace('_', '-')}"
@@ -123,8 +129,8 @@ ON = dict(  # PPO with all that belongs to it
 OFF = ON | dict(anneal_lr=False, norm_adv=False, clip_vloss=False, clip_coef=0.2, target_kl=None)
 ATARI = dict(
     script="ppo_atari_envpool",
-    start="agent.actor.weight.data.mul_(50)",
-    # a ReLU that is on in float32 and off in float64 costs up to 6e-4, and 3e-3 of the way
+    start="agent.actor.weight.data.mul_(200)",
+    # seen: 7e-5 and 1e-5; but one ReLU that float32 sees on the other side of 0: 6e-4 and 3e-3
     tolerance=3e-3,
     drift=2e-2,
     network=reference.nature_cnn,
@@ -134,8 +140,8 @@ ATARI = dict(
 CONTINUOUS = dict(
     script="ppo_continuous_action",
     start="agent.actor_mean[4].weight.data.mul_(50), agent.actor_logstd.data.uniform_(-0.5, 0.5)",
-    tolerance=5e-5,
-    drift=1e-4,
+    tolerance=5e-5,  # seen: 8e-6
+    drift=1e-4,  # seen: 1e-5
     network=reference.two_perceptrons,
     policy=reference.gaussian,
     games=reference.Gymnasium,
@@ -146,17 +152,17 @@ JOBS = {
         **ATARI,
         patch=(envpool, "make", ScriptedGames),
         flags=ON | dict(
-            seed=15, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
-            num_minibatches=2, update_epochs=3, learning_rate=5e-4, max_grad_norm=2.0,
-            target_kl=1.2e-3,
+            seed=18, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
+            num_minibatches=2, update_epochs=3, learning_rate=2.5e-4, max_grad_norm=2.0,
+            target_kl=0.015,
         ),
     ),
-    "atari_breakout": Job(  # its frames skipped and its time cut so that games end
+    "atari_breakout": Job(  # EnvPool's, with frames skipped and time cut so that games end
         **ATARI,
         patch=(envpool, "make", partial(envpool.make, max_episode_steps=24, frame_skip=30)),
         flags=OFF | dict(
-            seed=7, env_id="Breakout-v5", num_envs=2, num_steps=16, total_timesteps=96,
-            num_minibatches=2, update_epochs=1, learning_rate=2.5e-4, max_grad_norm=1.5,
+            seed=20, env_id="Breakout-v5", num_envs=2, num_steps=16, total_timesteps=96,
+            num_minibatches=2, update_epochs=1, learning_rate=2.5e-4, max_grad_norm=2.0,
         ),
     ),
     "hopper": Job(
@@ -217,7 +223,8 @@ def check_draws(job, trace):
     assert len(x.unique()) > 0.99 * len(x), "no number is drawn twice"
     orders = torch.stack([b_inds.flatten() for each in trace for b_inds in each["b_inds"]])
     assert orders.sort(1).values.eq(torch.arange(job.rows)).all(), "every row once in an epoch"
-    assert orders.diff(dim=1).ne(1).any(1).all() and len(orders.unique(dim=0)) == len(orders)
+    assert len(orders.unique(dim=0)) == len(orders), "an order of its own for every epoch"
+    assert orders.diff(dim=1).ne(1).any(1).all(), "and never that of time"
 
 
 def close(found, expected, tolerance, what):
@@ -254,7 +261,8 @@ def check(job, runs_dir, edit=None):
                 close(a, b, job.tolerance, what)
             epochs, step = len(trace["b_inds"]), len(found) * job.rows
             assert epochs * h.num_minibatches == len(expected["logged"]), "epochs"
-            assert epochs == h.update_epochs or expected["last_kl"] > h.target_kl
+            goes_on = h.target_kl is None or expected["last_kl"] <= h.target_kl
+            assert epochs == h.update_epochs or not goes_on, "too few epochs"
             for name, value in zip(LOSSES, expected["losses"], strict=True):
                 curves.setdefault(f"losses/{name}", []).append((step, value))
             curves.setdefault("charts/learning_rate", []).append((step, expected["rate"]))
@@ -265,6 +273,10 @@ def check(job, runs_dir, edit=None):
     start, end = (torch.cat([x.double().flatten() for x in state]) for state in (start, end))
     drift = (end - found[-1]["theta"]).norm() / (end - start).norm()
     assert drift < job.drift, "parameters"
+
+    torch.manual_seed(h.seed)
+    for key, x in load(job.script).Agent(run.envs).critic.state_dict().items():
+        assert torch.equal(x, run.initial[f"critic.{key}"]), "the seed's weights"
 
     logged = scalars(run.run_dir)
     logged.pop("charts/SPS", None)
@@ -295,26 +307,19 @@ def test_script_follows_the_reference(name, tmp_path):
     if job.h.target_kl is not None:
         epochs = [len(trace["b_inds"]) for trace in run.trace]
         assert min(epochs) < max(epochs) == job.h.update_epochs, "some updates are stopped"
+    assert found[0]["losses"][LOSSES.index("clipfrac")] > 0, "ratios are clipped"
+    episodes = [episode for x in found for episode in x["episodes"]]
     if name == "atari_scripted":
-        script = "".join(run.envs.GAMES)
-        assert all(script.count(symbol) for symbol in "LOTBN")
-        assert max(run.episodic_returns) > max(x["episodes"][0][2] for x in found)
+        assert any(value > length for _, value, length in episodes), "raw rewards above 1"
     if name == "atari_breakout":
-        lengths = [length for x in found for _, _, length in x["episodes"]]
-        assert 24 in lengths and min(lengths) < 24, "a game over and a time limit"
+        lengths = [length for _, _, length in episodes]
+        assert max(lengths) == 24 > min(lengths), "a time limit and a game over"
     if job.policy is reference.gaussian:
         assert max(np.abs(x["actions"]).max() for x in found) > 1, "actions out of bounds"
-    if job.h.clip_coef == 0.1:
-        assert found[0]["losses"][5] > 0, "ratios are clipped"
-
-
-@pytest.mark.parametrize("name", ["atari_scripted", "hopper"])
-def test_resumed_run(name, tmp_path):
-    """Other games, the moments and the returns so far, the weights: all as the run left them."""
-    check_resumed(JOBS[name], tmp_path)
 
 
 def check_resumed(job, runs_dir, edit=None):
+    """An iteration by a run, one by a run that goes on with it: other games, all else as it was."""
     kept, rows = [], job.rows
 
     def games(*args):
@@ -323,17 +328,17 @@ def check_resumed(job, runs_dir, edit=None):
 
     with mock.patch.object(*job.patch):
         first = job.run(runs_dir, "--total-timesteps", rows, "--update-epochs", 1, edit=edit)
-        list(job.replay(first, games))
-        flags = "--resume", first.run_dir, "--total-timesteps", 2 * rows
-        second = job.run(runs_dir, *flags, edit=edit)
+        list(job.replay(first, games))  # until `kept` has seen what the first run saw
+        more = "--resume", first.run_dir, "--total-timesteps", 2 * rows
+        second = job.run(runs_dir, *more, edit=edit)
+        (trace,) = second.trace
         seeds = np.random.SeedSequence([job.h.seed, rows]).generate_state(job.h.num_envs)
         others = job.games(SimpleNamespace(**vars(job.h) | {"normalise": False}), seeds)
-        (trace,) = second.trace
-        _, _, raw, _ = others.step(trace["actions"][0].numpy())
-    obs, reward = others.obs, np.sign(raw)
+        _, reward, _, _ = others.step(trace["actions"][0].numpy())
+    obs = others.obs
     if job.normalise:
         obs = kept[0].norm(obs, kept[0].seen, obs, 1)
-        reward = kept[0].norm(raw, kept[0].sums, raw, 0)
+        reward = kept[0].norm(reward, kept[0].sums, reward, 0)
     close(trace["obs"][0], obs, job.tolerance, "the first observation")
     close(trace["host"][0, 0], reward, job.tolerance, "the first reward")
     weights = first.agent.state_dict()
@@ -341,11 +346,6 @@ def check_resumed(job, runs_dir, edit=None):
     before = len(first.episodic_returns)
     assert second.episodic_returns[:before] == first.episodic_returns and before > 0
     assert second.summary["episodes"] == len(second.episodic_returns) > before
-
-
-@pytest.mark.parametrize("name", ["atari_scripted", "hopper"])
-def test_speed_is_of_the_iterations_after_burnin(name, tmp_path):
-    check_speed(JOBS[name], tmp_path)
 
 
 def check_speed(job, runs_dir, edit=None):
@@ -360,10 +360,10 @@ def check_speed(job, runs_dir, edit=None):
         now += 1000 if iteration < 2 or reading == 0 else reading
         return now
 
-    job_flags = "--num-steps", 6, "--total-timesteps", 24 * job.h.num_envs, "--update-epochs", 1
-    with mock.patch.object(*job.patch), mock.patch.object(time, "perf_counter", clock):
-        run = job.run(runs_dir, *job_flags, "--measure-burnin", 2, edit=edit)
     rows = 6 * job.h.num_envs
+    flags = "--num-steps", 6, "--total-timesteps", 4 * rows, "--update-epochs", 1
+    with mock.patch.object(*job.patch), mock.patch.object(time, "perf_counter", clock):
+        run = job.run(runs_dir, *flags, "--measure-burnin", 2, edit=edit)
     assert run.summary["phase_s"] == dict(rollout=2, advantages=4, update=6, log=8)
     assert run.summary["sps"] == pytest.approx(rows / 10)
     assert run.summary["startup_s"] == 5000
@@ -371,19 +371,24 @@ def check_speed(job, runs_dir, edit=None):
     assert speeds == [(step * rows, pytest.approx(rows / 10)) for step in (3, 4)]
 
 
-@pytest.mark.parametrize("name", ["ppo_atari_envpool", "ppo_continuous_action"])
-def test_first_weights(name):
+def check_first_weights(job, runs_dir, edit=None):
     """Orthogonal rows or columns, of length sqrt(2), of the actor's head 0.01, the critic's 1."""
-    check_first_weights(load(name).Agent(spaces(name)))
-
-
-def check_first_weights(agent):
+    text = (PPO / f"{job.script}.py").read_text()
+    path = runs_dir / f"{job.script}.py"
+    path.write_text(edit(text) if edit else text)
+    agent = runpy.run_path(str(path))["Agent"](spaces(job.script))
     for key, x in agent.state_dict().items():
         if key.endswith("weight"):
             x = x.flatten(1)
             x = x if len(x) <= x.shape[1] else x.T
-            size = 0.01 if re.fullmatch(r"actor\w*(.4)?.weight", key) else 2**0.5
-            size = 1.0 if re.fullmatch(r"critic(.4)?.weight", key) else size
-            torch.testing.assert_close(x @ x.T, size**2 * torch.eye(len(x)), atol=1e-5, rtol=0)
+            size = 0.01 if re.fullmatch(r"actor\w*(\.4)?\.weight", key) else 2**0.5
+            size = 1.0 if re.fullmatch(r"critic(\.4)?\.weight", key) else size
+            torch.testing.assert_close(x @ x.T, size**2 * torch.eye(len(x)), atol=1e-5, rtol=1e-5)
         else:
             assert not x.any(), key
+
+
+@pytest.mark.parametrize("name", ["atari_scripted", "hopper"])
+@pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
+def test_what_one_run_cannot_show(name, of, tmp_path):
+    of(JOBS[name], tmp_path)

@@ -295,15 +295,15 @@ if __name__ == "__main__":
     checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--resume")
-    if resume := parser.parse_known_args()[0].resume:
-        try:
+    try:
+        if resume := parser.parse_known_args()[0].resume:
             checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
             assert checkpoint["format"] == FORMAT, checkpoint["format"]
-        except Exception as error:  # what a damaged file raises depends on its bytes
-            parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
-    saved_args = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        saved_args = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+    except Exception as error:  # what a damaged file raises depends on its bytes
+        parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
     args = tyro.cli(Args, default=Args(**saved_args))
-    global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
     first_iteration = global_step // args.batch_size + 1
     if first_iteration > args.num_iterations:
         parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")

@@ -2,12 +2,13 @@
 
 import json
 import random
+import runpy
 import shutil
 
 import imageio.v2 as imageio
 import numpy as np
 import pytest
-from helpers import PAIRS, PPO, load, random_storage, run_main, run_script, said, spaces
+from helpers import PAIRS, PPO, TINY, load, random_storage, run_main, run_script, said, spaces
 
 import torch
 
@@ -24,8 +25,7 @@ def runs(tmp_path_factory):
     found = {}
     for eager, fast in PAIRS:
         folder = tmp_path_factory.mktemp(eager)
-        flags = ["--env-id", SHORT[eager], "--num-steps", 64, "--num-minibatches", 2]
-        run_main(fast, *flags, "--total-timesteps", 1024, runs_dir=folder)
+        run_main(fast, *TINY, "--env-id", SHORT[eager], runs_dir=folder)
         (found[eager],) = folder.iterdir()
     return found
 
@@ -72,7 +72,7 @@ def test_frozen_statistics_scale_as_in_training(tmp_path):
 
 
 @pytest.mark.parametrize("eager", [eager for eager, _ in PAIRS])
-def test_games_are_scored_and_repeat(eager, runs, tmp_path):
+def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch):
     """The same command gives the same games, to the last digit."""
     results = []
     ways = [["--num-envs", 2], ["--num-envs", 2], ["--seed", 2]]
@@ -80,15 +80,15 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path):
         ways.append(["--deterministic"])
     for flags in ways:
         run_dir = shutil.copytree(runs[eager], tmp_path / str(len(results)))
-        done = run_script(EVAL, run_dir, "--episodes", 3, *flags, cwd=tmp_path, gpu=True)
-        assert done.returncode == 0, done.stderr
+        monkeypatch.setattr("sys.argv", [*map(str, [EVAL, run_dir, "--episodes", 3, *flags])])
+        runpy.run_path(str(EVAL), run_name="__main__")
         result = json.loads((run_dir / "eval.json").read_text())
-        assert result["env_id"] == SHORT[eager] and result["global_step"] == 1024
+        assert result["env_id"] == SHORT[eager] and result["global_step"] == 48
         assert len(result["returns"]) == len(result["lengths"]) == 3
         assert result["mean"] == pytest.approx(np.mean(result["returns"]))
         assert result["std"] == pytest.approx(np.std(result["returns"]))
         assert result["median"] == np.median(result["returns"])
-        table = done.stdout.splitlines()
+        table = capsys.readouterr().out.splitlines()
         assert len(table) == 6 and f"mean {result['mean']:.2f}" in table[-1]
         for i, (total, length) in enumerate(zip(result["returns"], result["lengths"], strict=True)):
             assert table[2 + i].split() == [str(i + 1), f"{total:.2f}", str(length)]
@@ -168,7 +168,7 @@ def test_what_cannot_be_scored_is_refused(runs, tmp_path):
         with pytest.raises(ValueError, match=known):
             Args(run=str(tmp_path))
     torch.save(good, bad)
-    assert Args(run=str(tmp_path)).checkpoint["global_step"] == 1024
+    assert Args(run=str(tmp_path)).checkpoint["global_step"] == 48
     for flags in ({"episodes": 0}, {"num_envs": 0}, {"seed": -1}):
         with pytest.raises(ValueError, match="give 1 or more"):
             Args(run=str(tmp_path), **flags)

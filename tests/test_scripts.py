@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers import (
     FAST,
+    IN_TURN,
     PPO,
     ROOT,
     SCRIPTS,
@@ -28,8 +29,9 @@ import torch
 
 SUMMARY = "script args seed device mode global_step sps startup_s phase_s mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
-MODES = [(name, []) for name in SCRIPTS]
-MODES += [pytest.param(x, ["--compile", "--cudagraphs"], marks=pytest.mark.slow) for x in FAST]
+SLOW = [(name, flags) for name in FAST for flags in ([], ["--compile", "--cudagraphs"])]
+MODES = [(name, []) for name in SCRIPTS if name not in FAST]
+MODES += [pytest.param(*mode, marks=pytest.mark.slow) for mode in SLOW]
 
 
 @pytest.mark.parametrize(("name", "flags"), MODES)
@@ -193,7 +195,7 @@ def test_cudagraphs_without_a_device(name, tmp_path, capsys):
     assert "--cudagraphs needs a CUDA device: running without\n" in captured.err
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", IN_TURN)
 def test_target_kl_stops_between_epochs(name, tmp_path):
     """At an unreachable target every epoch runs; at a tiny one none after the first above it."""
     flags = "--num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 16".split()

@@ -86,3 +86,21 @@ def test_compiled(eager, fast, tmp_path):
             assert later is None or max(found) < later, (tag, found)
         least = 1e-4 if "--bfloat16" in flags else 0
         assert max(differences(one, two, "losses/policy_loss")) > least, "nothing was switched on"
+
+
+@pytest.mark.slow
+def test_on_breakout(tmp_path, monkeypatch):
+    """The real game, 2 iterations of the default size: without flags to the last bit, compiled to
+    1e-4 of a curve's largest value."""
+    monkeypatch.undo()
+    name, curves = "ppo_atari_envpool", []
+    for i, (script, *flags) in enumerate(
+        [(name,), (f"{name}_torchcompile",), (f"{name}_torchcompile", "--compile")]
+    ):
+        flags += ["--total-timesteps", 2048, "--learning-rate", 2**-12]
+        curves.append(scalars(run_main(script, *flags, runs_dir=tmp_path / str(i)).run_dir))
+    eager, fast, compiled = curves
+    assert eager == fast and len(eager["charts/episodic_return"]) > 3
+    for tag in (tag for tag in eager if tag.startswith("losses/")):
+        found = differences(eager, compiled, tag)
+        assert len(found) == 2 and max(found) < 1e-4, (tag, found)

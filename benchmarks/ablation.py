@@ -1,6 +1,6 @@
 """What each optimisation buys: one taken away from the fast file, one added to the eager way.
 
-    python benchmarks/ablation.py --rounds 3                       # both pairs
+    python benchmarks/ablation.py --rounds 3                       # the pairs
     python benchmarks/ablation.py --pairs ppo_continuous_action
 
 Switched by the fast file's own flags, and by GOMP_SPINCOUNT, which its Atari script sets: 300000 is
@@ -17,10 +17,9 @@ from pathlib import Path
 
 from measured import blocks, cases_table
 from records import RESULTS, default, machine, read
-from throughput import ITERATIONS, Case, helper_case, run_rounds, variant_case
+from throughput import ITERATIONS, PAIRS, Case, helper_case, run_rounds, variant_case
 
-ATARI, CONTINUOUS = "ppo_atari_envpool", "ppo_continuous_action"
-WITHOUT_COMPILE = {ATARI: "without compile and channels-last", CONTINUOUS: "without compile"}
+ATARI = "ppo_atari_envpool"
 SPIN = {"GOMP_SPINCOUNT": "300000"}
 
 
@@ -29,6 +28,7 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
     eager, fast = name, f"{name}_torchcompile"
     graphs = "+cudagraphs" if cuda else ""
     full = f"{fast}:compile{graphs}"
+    without = "without compile" + " and channels-last" * (name == ATARI)
     off = f"{fast}:no-keep-memory" if name == ATARI else fast
     cases = [("", "eager file", eager, {}), ("", "fast file, all on", full, {})]
     if name == ATARI:
@@ -56,18 +56,18 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
             cases += [("on", "CUDA graphs", f"{fast}:cudagraphs+no-numpy-acting", {})]
     if cuda:
         cases += [
-            ("off", WITHOUT_COMPILE[name], f"{fast}:cudagraphs", {}),
+            ("off", without, f"{fast}:cudagraphs", {}),
             ("off", "without CUDA graphs", f"{fast}:compile", {}),
         ]
     elif name == ATARI:
-        cases += [("off", WITHOUT_COMPILE[name], fast, {})]
+        cases += [("off", without, fast, {})]
     return cases
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--pairs", nargs="+", choices=[ATARI, CONTINUOUS], default=[ATARI, CONTINUOUS])
+    add("--pairs", nargs="+", choices=PAIRS, default=PAIRS)
     add("--rounds", type=int, default=3)
     add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
     add("--results", type=Path, default=RESULTS, help="folder of the records")

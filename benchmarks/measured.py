@@ -11,6 +11,7 @@ SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
 PUBLISHED = {  # mean and standard deviation over 3 seeds, steps; Pong's is ppo_atari's
     "CartPole-v1": (490.04, 6.12, 500_000),
     "Acrobot-v1": (-86.36, 1.32, 500_000),
+    "MountainCar-v0": (-200.0, 0.0, 500_000),
     "HalfCheetah-v4": (1442.64, 46.03, 1_000_000),
     "Walker2d-v4": (2287.95, 571.78, 1_000_000),
     "Hopper-v4": (2382.86, 271.74, 1_000_000),

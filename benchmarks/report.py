@@ -20,8 +20,9 @@ from measured import COLUMNS, SB3, SIMULATOR, columns, groups, learned, machine,
 from records import RESULTS, ROOT, read
 
 TREE = {  # script: (parent or None, what it is); one without a file is not shown
+    "ppo": (None, "CartPole and other small problems: the file to read first"),
     "ppo_continuous_action": (
-        None,
+        "ppo",
         "MuJoCo on Gymnasium: a Gaussian policy, running normalisation",
     ),
     "ppo_atari_envpool": (None, "Atari: a CNN, uint8 pixels, lives"),

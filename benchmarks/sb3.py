@@ -87,8 +87,9 @@ def main() -> None:
         import gymnasium as gym
 
         make = partial(gym.make, args.env_id, disable_env_checker=True)
-        envs = DummyVecEnv([make] * args.num_envs)
-        envs, policy = VecNormalize(envs, gamma=args.gamma), "MlpPolicy"
+        envs, policy = DummyVecEnv([make] * args.num_envs), "MlpPolicy"
+        if hasattr(script, "RunningMeanStd"):
+            envs = VecNormalize(envs, gamma=args.gamma)
     model = PPO(
         policy,
         envs,

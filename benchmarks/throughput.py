@@ -1,6 +1,6 @@
 """Steps per second, side by side: variants, the simulator alone, Stable-Baselines3 and other peers.
 
-    python benchmarks/throughput.py                                  # both pairs, 5 rounds
+    python benchmarks/throughput.py                                  # the pairs, 5 rounds
     python benchmarks/throughput.py --quick                          # 1 short round: a few minutes
     python benchmarks/throughput.py --num-envs 8 16 32 64 128 \\
         --variants ppo_atari_envpool ppo_atari_envpool_torchcompile:compile+cudagraphs
@@ -45,6 +45,7 @@ from records import (
 )
 from tqdm import tqdm
 
+PAIRS = ("ppo", "ppo_continuous_action", "ppo_atari_envpool")
 ITERATIONS = 12  # of a run, 3 of them burn-in
 
 
@@ -199,14 +200,14 @@ def main() -> int:
         cuda = machine()["gpu"] is not None
         graphs = "+cudagraphs" if cuda else ""
         variants = []
-        for name in ("ppo_atari_envpool", "ppo_continuous_action"):
+        for name in PAIRS:
             fast = f"{name}_torchcompile"
             variants += [name, fast, f"{fast}:compile{graphs}"]
             if name == "ppo_atari_envpool":
                 variants += [f"{fast}:compile{graphs}+bfloat16"]
+            elif cuda:  # networks this small may be as fast without
+                variants += [f"{name}:no-cuda", f"{fast}:compile+no-cuda"]
             variants += [f"sb3:{name}"]
-        if cuda:  # networks this small may be as fast without
-            variants += [f"{name}:no-cuda", f"{fast}:compile+no-cuda"]
     pairs = list(dict.fromkeys(pair(v.removeprefix("sb3:")) for v in variants))
     if args.peer and len(pairs) > 1:
         parser.error("a peer is compared with one pair: give its --variants")

@@ -123,23 +123,20 @@ class Args:
 
 
 def make_envs(args):
-    """N environments of Gymnasium's: obs (N, D), dictionaries flattened; actions (N, A) float32.
+    """N environments of Gymnasium's: obs (N, D), all but arrays flattened; actions (N, A) float32.
 
-    Raises what gym.make does, and ValueError for spaces that are no vectors or actions unbounded.
+    Raises what gym.make does, and ValueError for other spaces.
     """
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)
-        if isinstance(env.observation_space, gym.spaces.Dict):
-            env = gym.wrappers.FlattenObservation(env)
-        return env
+        return env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
 
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs)
-    for space in (envs.single_observation_space, envs.single_action_space):
-        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
-            raise ValueError(f"needs vectors of numbers as observations and actions, not {space}")
-    if not envs.single_action_space.is_bounded():
-        raise ValueError(f"needs bounded actions, not {envs.single_action_space}")
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    bounded = isinstance(action_space, gym.spaces.Box) and action_space.is_bounded()
+    if len(obs_space.shape) != 1 or not bounded or len(action_space.shape) != 1:
+        raise ValueError(f"needs vectors and bounded actions, not {obs_space} and {action_space}")
     return envs
 
 

@@ -14,7 +14,7 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 # dependencies = [
 #   "torch>=2.11,<2.14",
 #   "envpool>=1.2.5",
-#   "gymnasium[mujoco]>=1.2",
+#   "gymnasium[classic-control,mujoco]>=1.2",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",
@@ -75,14 +75,87 @@ class Game:
     total: float = 0.0  # return, of raw rewards
 
 
-class Atari:
-    """Plays an Atari game in EnvPool with the Nature CNN of ppo_atari_envpool."""
+class Discrete:
+    """Plays an environment of Gymnasium's with the networks of ppo."""
 
-    fps = 15  # of 60 frames a second, the agent sees every fourth
+    fps = 30  # where the environment does not say
+    actor = "actor"  # the network that acts
 
     def __init__(self, checkpoint, deterministic):
         self.env_id, self.weights = checkpoint["args"]["env_id"], checkpoint["agent"]
         self.deterministic = deterministic
+
+    def reset(self, seeds, **options):
+        """Environments, one a seed, and their first observations, (M, D)."""
+
+        def make_env():
+            env = gym.make(self.env_id, disable_env_checker=True, **options)
+            return env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
+
+        envs = gym.vector.SyncVectorEnv([make_env] * len(seeds))
+        self.action_space = envs.single_action_space
+        return envs, envs.reset(seed=seeds)[0]
+
+    def logits(self, obs):
+        """(M, D) -> (M, A) float32."""
+        hidden = obs.float()
+        for layer in (0, 2, 4):
+            weight, bias = (self.weights[f"{self.actor}.{layer}.{x}"] for x in ("weight", "bias"))
+            hidden = F.linear(torch.tanh(hidden) if layer else hidden, weight, bias)
+        return hidden
+
+    def act(self, obs, generators):
+        """(M, 4, 84, 84) uint8, or (M, D) -> (M,) int64; each game draws from its own generator."""
+        probs = self.logits(torch.from_numpy(obs)).softmax(-1)  # (M, A)
+        if not self.deterministic:
+            noise = [torch.empty(probs.shape[1]).exponential_(generator=g) for g in generators]
+            probs = probs / torch.stack(noise)
+        return probs.argmax(-1).numpy()
+
+    def film(self, seed):
+        """The environment of a game, ready to be filmed, by a camera that follows the body."""
+        os.environ["MUJOCO_GL"] = MUJOCO_GL
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window
+        options, model = {}, getattr(gym.make(self.env_id).unwrapped, "model", None)
+        if "track" in (model.camera(i).name for i in range(getattr(model, "ncam", 0))):
+            options = {"camera_name": "track"}
+        envs = self.reset([seed], render_mode="rgb_array", **options)[0]
+        self.fps = envs.metadata.get("render_fps", self.fps)
+        return envs
+
+    def frame(self, envs):
+        """(height, width, 3) uint8."""
+        return envs.render()[0]
+
+
+class Continuous(Discrete):
+    """Plays an environment of Gymnasium's with the networks of ppo_continuous_action."""
+
+    actor = "actor_mean"
+
+    def __init__(self, checkpoint, deterministic):
+        super().__init__(checkpoint, deterministic)
+        mean, var, _ = checkpoint["obs_rms"]
+        self.mean, self.std = np.array(mean), np.sqrt(np.array(var) + 1e-8)  # (D,)
+
+    def gaussian(self, obs):
+        """(M, D) -> mean (M, A), std (1, A), float32."""
+        return self.logits(obs), self.weights["actor_logstd"].exp()
+
+    def act(self, obs, generators):
+        """(M, D) -> (M, A) float32, clipped to what the space allows."""
+        scaled = np.clip((obs - self.mean) / self.std, -10.0, 10.0)
+        action, std = self.gaussian(torch.from_numpy(scaled))
+        if not self.deterministic:
+            noise = [torch.empty(action.shape[1]).normal_(generator=g) for g in generators]
+            action = action + std * torch.stack(noise)
+        return np.clip(action.numpy(), self.action_space.low, self.action_space.high)
+
+
+class Atari(Discrete):
+    """Plays an Atari game in EnvPool with the Nature CNN of ppo_atari_envpool."""
+
+    fps = 15  # of 60 frames a second, the agent sees every fourth
 
     def reset(self, seeds, **options):
         """Environments, one a seed, and their first observations, (M, 4, 84, 84) uint8."""
@@ -101,14 +174,6 @@ class Atari:
         hidden = F.linear(hidden.flatten(1), weights["network.7.weight"], weights["network.7.bias"])
         return F.linear(F.relu(hidden), weights["actor.weight"], weights["actor.bias"])
 
-    def act(self, obs, generators):
-        """(M, 4, 84, 84) uint8 -> (M,) int64; each game draws from its own generator."""
-        probs = self.logits(torch.from_numpy(obs)).softmax(-1)  # (M, A)
-        if not self.deterministic:
-            noise = [torch.empty(probs.shape[1]).exponential_(generator=g) for g in generators]
-            probs = probs / torch.stack(noise)
-        return probs.argmax(-1).numpy()
-
     def film(self, seed):
         """The environment of a game, ready to be filmed."""
         return self.reset([seed], render_mode="rgb_array")[0]
@@ -118,63 +183,7 @@ class Atari:
         return envs.render()[0].repeat(2, axis=0).repeat(2, axis=1)
 
 
-class Continuous:
-    """Plays an environment of Gymnasium's with the networks of ppo_continuous_action."""
-
-    fps = 30  # where the environment does not say
-
-    def __init__(self, checkpoint, deterministic):
-        self.env_id, self.weights = checkpoint["args"]["env_id"], checkpoint["agent"]
-        self.deterministic = deterministic
-        mean, var, _ = checkpoint["obs_rms"]
-        self.mean, self.std = np.array(mean), np.sqrt(np.array(var) + 1e-8)  # (D,)
-
-    def reset(self, seeds, **options):
-        """Environments, one a seed, and their first observations, (M, D)."""
-
-        def make_env():
-            env = gym.make(self.env_id, disable_env_checker=True, **options)
-            if isinstance(env.observation_space, gym.spaces.Dict):
-                env = gym.wrappers.FlattenObservation(env)
-            return env
-
-        envs = gym.vector.SyncVectorEnv([make_env] * len(seeds))
-        self.low, self.high = envs.single_action_space.low, envs.single_action_space.high
-        return envs, envs.reset(seed=seeds)[0]
-
-    def gaussian(self, obs):
-        """(M, D) float32 -> mean (M, A), std (1, A)."""
-        weights, hidden = self.weights, obs
-        for layer in (0, 2, 4):
-            weight, bias = (weights[f"actor_mean.{layer}.{name}"] for name in ("weight", "bias"))
-            hidden = F.linear(torch.tanh(hidden) if layer else hidden, weight, bias)
-        return hidden, weights["actor_logstd"].exp()
-
-    def act(self, obs, generators):
-        """(M, D) -> (M, A) float32, clipped to what the space allows."""
-        scaled = np.clip((obs - self.mean) / self.std, -10.0, 10.0).astype(np.float32)
-        action, std = self.gaussian(torch.from_numpy(scaled))
-        if not self.deterministic:
-            noise = [torch.empty(action.shape[1]).normal_(generator=g) for g in generators]
-            action = action + std * torch.stack(noise)
-        return np.clip(action.numpy(), self.low, self.high)
-
-    def film(self, seed):
-        """The environment of a game, ready to be filmed, by the camera that follows the body."""
-        os.environ["MUJOCO_GL"] = MUJOCO_GL
-        options, model = {}, getattr(gym.make(self.env_id).unwrapped, "model", None)
-        if "track" in (model.camera(i).name for i in range(getattr(model, "ncam", 0))):
-            options = {"camera_name": "track"}
-        envs = self.reset([seed], render_mode="rgb_array", **options)[0]
-        self.fps = envs.metadata.get("render_fps", self.fps)
-        return envs
-
-    def frame(self, envs):
-        """(height, width, 3) uint8."""
-        return envs.render()[0]
-
-
-PLAYERS = {"ppo_atari_envpool 2": Atari, "ppo_continuous_action 2": Continuous}
+PLAYERS = {"ppo 2": Discrete, "ppo_atari_envpool 2": Atari, "ppo_continuous_action 2": Continuous}
 
 
 @torch.no_grad()

@@ -108,8 +108,20 @@ class HalfCheetahSpaces:
     single_observation_space = gym.spaces.Box(-np.inf, np.inf, (17,))
 
 
+class CartPoleSpaces:
+    """As much of CartPole as Agent looks at."""
+
+    single_action_space = gym.spaces.Discrete(2)
+    single_observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
+
+
+def kind(name):
+    """What sets scripts apart for a test: "atari", "continuous", or "" for ppo itself."""
+    return next((kind for kind in ("atari", "continuous") if kind in name), "")
+
+
 def spaces(name):
-    return AtariSpaces() if "atari" in name else HalfCheetahSpaces()
+    return {"atari": AtariSpaces, "continuous": HalfCheetahSpaces, "": CartPoleSpaces}[kind(name)]()
 
 
 def random_storage(name, steps, envs, seed=0):
@@ -121,16 +133,19 @@ def random_storage(name, steps, envs, seed=0):
     shape = (steps + 1, envs)
     dones = (torch.rand(shape, generator=rng) < 0.2).float()
     terminations = dones * (torch.rand(shape, generator=rng) < 0.5)
-    if "atari" in name:
+    if kind(name) == "atari":
         obs = torch.randint(0, 256, (*shape, 4, 84, 84), generator=rng, dtype=torch.uint8)
-        actions = torch.randint(0, 4, shape, generator=rng)
     else:
-        obs = torch.randn((*shape, 17), generator=rng)
-        actions = torch.randn((*shape, 6), generator=rng)
+        obs = torch.randn((*shape, *spaces(name).single_observation_space.shape), generator=rng)
+    if kind(name) == "continuous":
+        actions, level = torch.randn((*shape, 6), generator=rng), -1.4
+    else:
+        choices = int(spaces(name).single_action_space.n)
+        actions, level = torch.randint(0, choices, shape, generator=rng), -np.log(choices)
     storage = {
         "obs": obs,
         "actions": actions,
-        "logprobs": -1.4 + 0.1 * torch.randn(shape, generator=rng),
+        "logprobs": level + 0.1 * torch.randn(shape, generator=rng),
         "values": torch.randn(shape, generator=rng),
         "advantages": torch.zeros(shape),
         "returns": torch.zeros(shape),

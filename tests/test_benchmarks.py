@@ -118,7 +118,7 @@ def test_front_page_shows_the_newest_and_the_best():
 
 
 @pytest.mark.parametrize("cuda", [False, True])
-@pytest.mark.parametrize("pair", ["ppo_atari_envpool", "ppo_continuous_action"])
+@pytest.mark.parametrize("pair", throughput.PAIRS)
 def test_ablation_cases(pair, cuda):
     """Each has flags that its script has, and no two of a group measure the same."""
     cases = ablation.cases_of(pair, cuda)

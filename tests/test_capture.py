@@ -10,7 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from helpers import FAST, PPO, SCRIPTS, TINY, insert, load, random_storage, run_main, spaces
+from helpers import FAST, PPO, SCRIPTS, TINY, insert, kind, load, random_storage, run_main, spaces
 
 import torch
 from tensordict import TensorDict, from_module
@@ -97,7 +97,7 @@ def fill(name, storage, seed):
     rng = torch.Generator().manual_seed(seed)
     for key in ("advantages", "returns"):
         fields[key] = torch.randn(storage.shape, generator=rng)
-    if "continuous" in name:
+    if kind(name) == "continuous":
         fields["logprobs"] += 1.4 + Normal(0, 1).log_prob(fields["actions"]).sum(-1)
     for key, rows in fields.items():
         storage[key].copy_(rows)

@@ -8,6 +8,7 @@ import shutil
 import imageio.v2 as imageio
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from helpers import PAIRS, PPO, TINY, load, random_storage, run_main, run_script, said, spaces
 
 import torch
@@ -16,6 +17,7 @@ EVAL = PPO / "ppo_eval.py"
 SHORT = {  # an environment whose games are short under an agent that has learned nothing
     "ppo_atari_envpool": "Breakout-v5",
     "ppo_continuous_action": "Hopper-v4",
+    "ppo": "CartPole-v1",
 }
 
 
@@ -49,7 +51,7 @@ def test_the_network_is_the_agents(pair):
     obs = random_storage(pair[0], 3, 2)[0]["obs"][0]  # (N, ...)
     with torch.no_grad():
         expected = agent(obs)[:-1]  # without the value
-    found = (player.logits(obs),) if "atari" in pair[0] else player.gaussian(obs)
+    found = player.gaussian(obs) if "continuous" in pair[0] else (player.logits(obs),)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -62,7 +64,7 @@ def test_frozen_statistics_scale_as_in_training(tmp_path):
     )  # fmt: skip
     (run_dir,) = tmp_path.iterdir()
     player = load("ppo_eval").Continuous(checkpoint_of(run_dir), deterministic=True)
-    player.low, player.high = -np.full(3, np.inf), np.full(3, np.inf)
+    player.action_space = Box(-np.inf, np.inf, (3,))
     obs = np.random.default_rng(0).normal(size=(5, 11)) * [100] + 1
     scaled = np.clip((obs - run.obs_rms.mean) / np.sqrt(run.obs_rms.var + 1e-8), -10, 10)
     with torch.no_grad():
@@ -76,7 +78,7 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch)
     """The same command gives the same games, to the last digit."""
     results = []
     ways = [["--num-envs", 2], ["--num-envs", 2], ["--seed", 2]]
-    if "continuous" in eager:  # the likeliest actions of an Atari agent this young never serve
+    if "atari" not in eager:  # the likeliest actions of an Atari agent this young never serve
         ways.append(["--deterministic"])
     for flags in ways:
         run_dir = shutil.copytree(runs[eager], tmp_path / str(len(results)))
@@ -99,7 +101,7 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch)
         assert min(results[0][1]) > 100
 
 
-def test_atari_actions_are_drawn_or_likeliest(runs):
+def test_discrete_actions_are_drawn_or_likeliest(runs):
     Atari, checkpoint = load("ppo_eval").Atari, checkpoint_of(runs["ppo_atari_envpool"])
     checkpoint["agent"]["actor.weight"].mul_(30.0)  # probabilities far from equal
     obs = random_storage("atari", 3, 4)[0]["obs"][0].numpy()  # (4, 4, 84, 84)
@@ -116,7 +118,8 @@ def test_atari_actions_are_drawn_or_likeliest(runs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("eager", "game"), [("ppo_atari_envpool", "best"), ("ppo_continuous_action", "first")]
+    ("eager", "game"),
+    [("ppo", "best"), ("ppo_atari_envpool", "best"), ("ppo_continuous_action", "first")],
 )
 def test_video(eager, game, runs, tmp_path):
     run_dir = shutil.copytree(runs[eager], tmp_path / "run")
@@ -153,7 +156,7 @@ def test_no_renderer_names_the_package(runs, tmp_path):
 def test_what_cannot_be_scored_is_refused(runs, tmp_path):
     """With one message and status 2; nothing is written."""
     Args, good = load("ppo_eval").Args, checkpoint_of(runs["ppo_continuous_action"])
-    known = "no checkpoint of ppo_atari_envpool 2 or ppo_continuous_action 2"
+    known = "no checkpoint of ppo 2 or ppo_atari_envpool 2 or ppo_continuous_action 2"
     assert Args(run=str(runs["ppo_atari_envpool"])).player.env_id == "Breakout-v5"
     done = run_script(EVAL, tmp_path, cwd=tmp_path, gpu=True)
     message = said(done.stderr)

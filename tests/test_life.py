@@ -13,12 +13,27 @@ from functools import partial
 import envpool
 import gymnasium as gym
 import pytest
-from helpers import FAST, IN_TURN, PAIRS, PPO, SCRIPTS, TINY, insert, run_main, run_script, scalars
+from helpers import (
+    FAST,
+    IN_TURN,
+    PAIRS,
+    PPO,
+    SCRIPTS,
+    TINY,
+    insert,
+    kind,
+    run_main,
+    run_script,
+    scalars,
+)
 
 import torch
 
 EXACT = ["--learning-rate", 2**-12]  # float32 holds it exactly, and its quarters
-gym.register("Short-v0", "gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=5)
+classic = "gymnasium.envs.classic_control"
+gym.register("Short-v0", f"{classic}:PendulumEnv", max_episode_steps=5)
+gym.register("ShortPole-v0", f"{classic}:CartPoleEnv", max_episode_steps=5)
+SHORT = {"atari": [], "continuous": ["--env-id", "Short-v0"], "": ["--env-id", "ShortPole-v0"]}
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +44,7 @@ def short_games(monkeypatch):
 
 def small(name):
     """Flags of a run that takes a second or less."""
-    return TINY if "atari" in name else [*TINY, "--env-id", "Short-v0"]
+    return [*TINY, *SHORT[kind(name)]]
 
 
 def checkpoint_of(folder):
@@ -70,6 +85,14 @@ if iteration == 3:
     episode_returns, episode_lengths, discounted = np.zeros((3, N))
     host[:] = 0
 """,
+    "": """
+if iteration == 3:
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()
+    next_obs, _ = envs.reset(seed=seeds)
+    obs[T] = torch.from_numpy(next_obs)
+    episode_returns, episode_lengths = np.zeros((2, N))
+    host[:] = 0
+""",
 }
 
 
@@ -80,7 +103,7 @@ def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
     Nothing of what is compared is touched: new games are all that the uninterrupted run is given.
     """
     flags = [*small(name), *EXACT, "--total-timesteps", 64]
-    new_games = insert("# Rollout", NEW_GAMES["atari" if "atari" in name else "continuous"])
+    new_games = insert("# Rollout", NEW_GAMES[kind(name)])
     run_main(name, *flags, runs_dir=tmp_path / "whole", edit=new_games)
     whole = checkpoint_of(tmp_path / "whole")
     curves = scalars(*(tmp_path / "whole").iterdir())

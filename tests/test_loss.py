@@ -76,7 +76,7 @@ def test_poisoned_reset_rows_change_no_bit(name):
         terminations = dones
         if poisoned:
             storage["obs"][rows] = 100
-            storage["actions"][rows] = 3
+            storage["actions"][rows] = 1
             storage["values"][rows] = 1e6
             rewards[rows] = -1e6
         values = storage["values"]

@@ -162,6 +162,29 @@ ATARI = [
     ("clipped returns are logged", 'returns += info["reward"]', "returns += reward"),
     ("returns with reset rows", 'info["reward"] * valid', 'info["reward"]'),
 ]  # fmt: skip
+DISCRETE = [
+    ("weights decay", "optim.Adam(", "optim.AdamW("),
+    ("greedy", "(probs.probs / noise[step]).argmax", "probs.probs.argmax"),
+    ("product for quotient", "(probs.probs / noise[step])", "(probs.probs * noise[step])"),
+    ("one noise for all steps", "noise[step]", "noise[0]"),
+    ("log-probability of another action", "probs.log_prob(action)",
+     "probs.log_prob(action.roll(1))"),
+    ("new log-probability of another action", 'probs.log_prob(mb["actions"])',
+     'probs.log_prob(1 - mb["actions"])'),
+    ("noise drawn once", "noise.exponential_()", "iteration > 1 or noise.exponential_()"),
+    ("uniform noise", "noise.exponential_()", "noise.uniform_()"),
+    ("entropy over all rows", "masked_mean(entropy, valid)", "entropy.mean()"),
+    ("all rows are transitions", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1'),
+    ("rows before an end are none", '["valid"][:T] = 1 - dones[:T]',
+     '["valid"][:T] = 1 - dones[1:]'),
+    ("the last value is stale", "        act(T)  # for values[T] alone\n", ""),
+    ("seeds that overlap",
+     "np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()",
+     "[args.seed + i for i in range(N)]"),
+    ("one seed for all", "generate_state(N).tolist()", "generate_state(1).tolist() * N"),
+    ("mean return of ten games", "[-max(100, N) :]", "[-10:]"),
+    ("a time limit ends no episode", "(terminated | truncated) & valid", "terminated & valid"),
+]  # fmt: skip
 RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", '["global_step"], checkpoint["episodic_returns"]', '["global_step"], []'),
@@ -190,12 +213,16 @@ WEIGHTS = [
 TABLE = {  # the texts of LOSS are one in all scripts
     ("hopper", check): [*LOSS, *MAIN, *CONTINUOUS],
     ("atari_scripted", check): [*MAIN, *ATARI],
+    ("cartpole", check): [*MAIN, *DISCRETE],
     ("hopper", check_resumed): [*RESUMED, *MOMENTS],
     ("atari_scripted", check_resumed): RESUMED,
+    ("cartpole", check_resumed): RESUMED,
     ("hopper", check_speed): SPEED,
     ("atari_scripted", check_speed): SPEED,
+    ("cartpole", check_speed): SPEED,
     ("hopper", check_first_weights): WEIGHTS,
     ("atari_scripted", check_first_weights): WEIGHTS,
+    ("cartpole", check_first_weights): WEIGHTS,
 }
 CASES = [
     pytest.param(name, of, old, new, id=f"{JOBS[name].script}: {what}")

@@ -18,6 +18,7 @@ JOBS = {
     "ppo_continuous_action": "--num-envs 2 --num-steps 16 --num-minibatches 2".split(),
 }
 JOBS["ppo_continuous_action"] += ["--env-id", "Hopper-v4"]
+JOBS["ppo"] = [*JOBS["ppo_continuous_action"][:-2], "--clip-coef", 0.02]  # its ratios move less
 OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent-coef 0.1".split()
 OTHERWISE += "--cleanrl-semantics --gamma 0.9 --gae-lambda 0.8 --seed 2".split()
 # --compile rounds differently, and training amplifies it: on Atari from 2e-5 in the first update to
@@ -26,12 +27,13 @@ OTHERWISE += "--cleanrl-semantics --gamma 0.9 --gae-lambda 0.8 --seed 2".split()
 COMPILED = {
     "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 5e-2, None)],
     "ppo_continuous_action": [(["--no-numpy-acting"], 2, 1e-4, 1e-2), ([], 2, 1e-4, 1e-2)],
+    "ppo": [(["--no-numpy-acting"], 2, 1e-4, 1e-2), ([], 2, 1e-4, 1e-2)],
 }
 
 
 @pytest.fixture(autouse=True)
 def short_games(monkeypatch):
-    """Games that lose lives, end and are cut, by a script; Hoppers that fall or are cut at 20."""
+    """Games that lose lives, end and are cut, by a script; others that fall or are cut at 20."""
     monkeypatch.setattr(envpool, "make", ScriptedGames)
     monkeypatch.setattr(gym, "make", partial(gym.make, max_episode_steps=20))
 

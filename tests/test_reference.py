@@ -147,6 +147,15 @@ CONTINUOUS = dict(
     games=reference.Gymnasium,
     normalise=True,
 )
+CARTPOLE = dict(
+    script="ppo",
+    start="agent.actor[4].weight.data.mul_(50)",
+    tolerance=5e-5,  # seen: 1e-5
+    drift=1e-4,
+    network=reference.two_perceptrons,
+    policy=reference.categorical,
+    games=reference.Gymnasium,
+)
 JOBS = {
     "atari_scripted": Job(
         **ATARI,
@@ -163,6 +172,15 @@ JOBS = {
         flags=OFF | dict(
             seed=20, env_id="Breakout-v5", num_envs=2, num_steps=16, total_timesteps=96,
             num_minibatches=2, update_epochs=1, learning_rate=2.5e-4, max_grad_norm=2.0,
+        ),
+    ),
+    "cartpole": Job(
+        **CARTPOLE,
+        patch=(gym, "make", partial(gym.make, max_episode_steps=18)),
+        flags=ON | dict(
+            seed=43, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
+            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
+            target_kl=0.0005,
         ),
     ),
     "hopper": Job(
@@ -388,7 +406,7 @@ def check_first_weights(job, runs_dir, edit=None):
             assert not x.any(), key
 
 
-@pytest.mark.parametrize("name", ["atari_scripted", "hopper"])
+@pytest.mark.parametrize("name", ["atari_scripted", "cartpole", "hopper"])
 @pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
 def test_what_one_run_cannot_show(name, of, tmp_path):
     of(JOBS[name], tmp_path)

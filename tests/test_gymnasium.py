@@ -1,23 +1,30 @@
-"""Normalisation, time limits, masks, statistics and seeds of the continuous-action scripts."""
+"""Time limits, masks, statistics, seeds and normalisation of the scripts on Gymnasium."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import FAST, SCRIPTS, TINY, insert, load, run_main, scalars
+from helpers import FAST, SCRIPTS, TINY, insert, kind, load, run_main, scalars
 
 import torch
-from torch.distributions import Normal
+from torch.distributions import Categorical, Normal
 
-CONTINUOUS = [name for name in SCRIPTS if "continuous" in name]
-pytestmark = pytest.mark.parametrize("name", CONTINUOUS)
+ON_GYMNASIUM = [name for name in SCRIPTS if "envpool" not in name]
+each = pytest.mark.parametrize("name", ON_GYMNASIUM)
+each_continuous = pytest.mark.parametrize("name", [x for x in ON_GYMNASIUM if kind(x)])
 
 
 class Counter(gym.Env):
-    """Counts its steps, pays as many or 1 for each, and ends after `length` of them."""
+    """Counts its steps, pays as many or 1 for each, and ends after `length` of them.
+
+    Takes the actions of the script that is tested.
+    """
+
+    discrete = False
 
     def __init__(self, length, terminal, pay=lambda t: 1.0):
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (1,))
-        self.action_space = gym.spaces.Box(-1.0, 1.0, (2,))
+        box, choice = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(3)
+        self.action_space = choice if self.discrete else box
         self.length, self.terminal, self.pay = length, terminal, pay
         self.total = 0
 
@@ -27,7 +34,7 @@ class Counter(gym.Env):
         return np.zeros(1, dtype=np.float32), {}
 
     def step(self, action):
-        assert action.shape == (2,) and np.abs(action).max() <= 1, "clipped to the space"
+        assert self.action_space.contains(action), "clipped to the space"
         self.t += 1
         self.total += 1
         end = self.t == self.length
@@ -50,6 +57,11 @@ class DictCounter(Counter):
         return {"one": obs, "two": 2 * obs}, *rest
 
 
+@pytest.fixture(autouse=True)
+def actions_of_the_script(name, monkeypatch):
+    monkeypatch.setattr(Counter, "discrete", kind(name) != "continuous")
+
+
 gym.register("Cut-v0", lambda: Counter(3, False))
 gym.register("Ends-v0", lambda: Counter(3, True))
 gym.register("Game-v0", lambda: Counter(1, True, pay=float))  # its returns are 1, 2, 3, ...
@@ -57,6 +69,7 @@ gym.register("Dict-v0", DictCounter)
 gym.register("Falls-v0", "gymnasium.envs.mujoco.hopper_v4:HopperEnv", max_episode_steps=25)
 
 
+@each_continuous
 def test_normalisation_equals_gymnasium(name, tmp_path):
     """130 steps of 3 Hoppers that fall or are cut at 25, against Gymnasium's vector wrappers."""
     flags = "--env-id Falls-v0 --num-envs 3 --num-steps 130 --total-timesteps 390".split()
@@ -87,15 +100,13 @@ GAMMA, VALUE = 0.75, 4.0  # 1 / (1 - GAMMA): the value of a reward of 1 for ever
 
 def known_value(text):
     """The script with the critic's answer set to VALUE and rewards left as they are."""
-    for old, new in (
-        ("self.critic(obs).squeeze(-1)", f"self.critic(obs).squeeze(-1) * 0 + {VALUE}"),
-        ("return_rms.scale(reward)", "reward"),
-    ):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    return text
+    critic = "self.critic(obs).squeeze(-1)"
+    assert text.count(critic) == 1
+    text = text.replace(critic, f"{critic} * 0 + {VALUE}")
+    return text.replace("return_rms.scale(reward)", "reward")
 
 
+@each
 def test_time_limits_bootstrap(name, tmp_path):
     """A reward of 1 for ever is worth 4 at a discount of 0.75, cut into episodes of 3 or not.
 
@@ -123,6 +134,7 @@ def test_time_limits_bootstrap(name, tmp_path):
         assert valid == [1, 1, 1, 0, 1, 1, 1, 0, 1, 1], "the mask stays with --cleanrl-semantics"
 
 
+@each
 def test_statistics_and_carry(name, tmp_path):
     """3 rollouts of 3 steps of episodes of 3: row 0 of the second is the reset row."""
     flags = "--num-envs 2 --num-steps 3 --num-minibatches 2 --total-timesteps 18".split()
@@ -138,6 +150,7 @@ def test_statistics_and_carry(name, tmp_path):
     assert curves["charts/episodic_length"] == [(6, 3.0)] * 2 + [(14, 3.0)] * 2
 
 
+@each
 def test_mean_return_is_of_the_last_100_games(name, tmp_path):
     """Of the last N where there are more environments: 100 would hold just the short games."""
     flags = ["--env-id", "Game-v0", "--num-minibatches", 2, "--update-epochs", 1]
@@ -151,6 +164,7 @@ def test_mean_return_is_of_the_last_100_games(name, tmp_path):
     assert len(run.recent) == 120
 
 
+@each
 def test_dictionary_observations_are_flattened(name, tmp_path):
     run = run_main(name, *TINY, "--env-id", "Dict-v0", runs_dir=tmp_path)
     assert run.storage["obs"].shape == (9, 2, 2)
@@ -162,6 +176,7 @@ def no_compiling(text):
     return text.replace("torch.compile(compute_gradients)", "compute_gradients")
 
 
+@each
 def test_rows_are_of_the_policy_that_acted(name, tmp_path):
     """Actions, their log-probabilities before clipping, and values, of the second of two rollouts,
     in PyTorch and in NumPy."""
@@ -176,17 +191,25 @@ def test_rows_are_of_the_policy_that_acted(name, tmp_path):
         agent = load(name).Agent(run.envs)
         agent.load_state_dict(run.policy)
         with torch.no_grad():
-            mean, std, values = agent(run.storage["obs"])
-        assert (std - 1).abs().min() > 0.05, "the first update has moved it"
+            *head, values = agent(run.storage["obs"])
         close = dict(rtol=1e-5, atol=1e-5)
         actions = run.storage["actions"]
-        torch.testing.assert_close(actions[:8], (mean + std * run.noise)[:8], **close)
-        assert (actions[:8].abs() > 1).any(), "which the simulator gets clipped"
-        logprobs = Normal(mean, std).log_prob(actions).sum(-1)
+        if Counter.discrete:
+            probs = Categorical(logits=head[0])
+            assert probs.probs.diff(dim=0).abs().max() > 0.05, "the first update has moved it"
+            assert torch.equal(actions[:8], (probs.probs / run.noise).argmax(-1)[:8])
+            logprobs = probs.log_prob(actions)
+        else:
+            mean, std = head
+            assert (std - 1).abs().min() > 0.05, "the first update has moved it"
+            torch.testing.assert_close(actions[:8], (mean + std * run.noise)[:8], **close)
+            assert (actions[:8].abs() > 1).any(), "which the simulator gets clipped"
+            logprobs = Normal(mean, std).log_prob(actions).sum(-1)
         torch.testing.assert_close(run.storage["logprobs"][:8], logprobs[:8], **close)
         torch.testing.assert_close(run.storage["values"], values, **close)
 
 
+@each
 def test_seeds_share_no_environment(name, tmp_path, monkeypatch):
     """What main gives to reset; nor do the two parts of a run that went on."""
     reset, seeds = gym.vector.SyncVectorEnv.reset, []

@@ -4,8 +4,7 @@
     python ppo/ppo_torchcompile.py --compile       # made fast
     diff -u ppo/ppo.py ppo/ppo_torchcompile.py     # how
 
-Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
-CleanRL's ppo.py.
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and defaults, CleanRL's ppo.py.
 Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 Gymnasium resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the
@@ -120,7 +119,8 @@ def make_envs(args):
 
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    if len(obs_space.shape) != 1 or not isinstance(action_space, gym.spaces.Discrete):
+    discrete = isinstance(action_space, gym.spaces.Discrete) and action_space.start == 0
+    if len(obs_space.shape) != 1 or not discrete:
         raise ValueError(f"needs vectors and discrete actions, not {obs_space} and {action_space}")
     return envs
 
@@ -370,7 +370,7 @@ if __name__ == "__main__":
             host_rewards[step] = reward
             host_dones[step + 1] = terminated | truncated
             host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
-            global_step += N
+            global_step += args.num_envs
             valid = host_dones[step] == 0  # (N,)
             episode_returns += reward * valid
             episode_lengths += valid
@@ -397,7 +397,7 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["lr"] = lrnow
         losses = []
         for _ in range(args.update_epochs):
-            b_inds = torch.randperm(args.batch_size, device=device).view(args.num_minibatches, -1)
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
             losses.append(update(b_inds))  # (B / M, 7)
             if args.target_kl is not None:
                 approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
@@ -408,17 +408,17 @@ if __name__ == "__main__":
 
         # Log
         times.append(time.perf_counter())
+        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
+        last = iteration == args.num_iterations or len(stop_signals) > 0
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        recent = episodic_returns[-max(100, N) :]
+        recent = episodic_returns[-max(100, args.num_envs) :]
         score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
         progress.set_postfix_str(score, refresh=False)
         progress.update(args.batch_size)
-        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
         if bad:
             break  # before a good checkpoint is overwritten
-        last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             checkpoint = {
                 "format": FORMAT,

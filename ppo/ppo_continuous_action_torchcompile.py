@@ -347,8 +347,7 @@ if __name__ == "__main__":
     obs_rms = RunningMeanStd(np.zeros(obs_space.shape), np.ones(obs_space.shape))
     return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
     agent = Agent(envs, device=device)
-    # fast: NumPy acts with a copy of the policy on the CPU, loaded for each rollout: a network this
-    # small takes longer to launch than to compute
+    # fast: NumPy's own copy of the policy, on the CPU
     agent_inference = Agent(envs, device="meta").to_empty(device="cpu")  # draws no random numbers
     # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
     # capturable Adam's step raises when it is captured
@@ -401,6 +400,7 @@ if __name__ == "__main__":
     # allocate, the third captures; all are real updates
     if "cudagraphs" in modes:
         update = CudaGraphModule(update, warmup=3)
+    # fast: NumPy acts: a network this small takes longer to launch than to compute
     evaluate = partial(act, T)
     if numpy_acting:
         evaluate = partial(act, slice(None))
@@ -461,7 +461,7 @@ if __name__ == "__main__":
             obs[step + 1] = torch.from_numpy(scaled)  # sync: copied to the device
             host_dones[step + 1] = terminated | truncated
             host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
-            global_step += N
+            global_step += args.num_envs
             valid = host_dones[step] == 0  # (N,)
             # rewards are divided by the standard deviation of their discounted sum
             discounted = np.where(valid, discounted * args.gamma * ~terminated + reward, discounted)
@@ -498,7 +498,7 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
-            b_inds = torch.randperm(args.batch_size, device=device).view(args.num_minibatches, -1)
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
             losses.append(update(b_inds))  # (B / M, 7)
             if args.target_kl is not None:
                 approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
@@ -509,17 +509,17 @@ if __name__ == "__main__":
 
         # Log
         times.append(time.perf_counter())
+        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
+        last = iteration == args.num_iterations or len(stop_signals) > 0
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        recent = episodic_returns[-max(100, N) :]
+        recent = episodic_returns[-max(100, args.num_envs) :]
         score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
         progress.set_postfix_str(score, refresh=False)
         progress.update(args.batch_size)
-        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
         if bad:
             break  # before a good checkpoint is overwritten
-        last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             checkpoint = {
                 "format": FORMAT,

@@ -4,8 +4,7 @@
     python ppo/ppo_torchcompile.py --compile       # made fast
     diff -u ppo/ppo.py ppo/ppo_torchcompile.py     # how
 
-Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
-CleanRL's ppo.py.
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and defaults, CleanRL's ppo.py.
 Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 Gymnasium resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the
@@ -133,7 +132,8 @@ def make_envs(args):
 
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    if len(obs_space.shape) != 1 or not isinstance(action_space, gym.spaces.Discrete):
+    discrete = isinstance(action_space, gym.spaces.Discrete) and action_space.start == 0
+    if len(obs_space.shape) != 1 or not discrete:
         raise ValueError(f"needs vectors and discrete actions, not {obs_space} and {action_space}")
     return envs
 
@@ -323,8 +323,7 @@ if __name__ == "__main__":
         parser.error(f"argument --env-id: {args.env_id}: {error}")
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(envs, device=device)
-    # fast: NumPy acts with a copy of the policy on the CPU, loaded for each rollout: a network this
-    # small takes longer to launch than to compute
+    # fast: NumPy's own copy of the policy, on the CPU
     agent_inference = Agent(envs, device="meta").to_empty(device="cpu")  # draws no random numbers
     # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
     # capturable Adam's step raises when it is captured
@@ -374,6 +373,7 @@ if __name__ == "__main__":
     # allocate, the third captures; all are real updates
     if "cudagraphs" in modes:
         update = CudaGraphModule(update, warmup=3)
+    # fast: NumPy acts: a network this small takes longer to launch than to compute
     evaluate = partial(act, T)
     if numpy_acting:
         evaluate = partial(act, slice(None))
@@ -432,7 +432,7 @@ if __name__ == "__main__":
             host_rewards[step] = reward
             host_dones[step + 1] = terminated | truncated
             host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
-            global_step += N
+            global_step += args.num_envs
             valid = host_dones[step] == 0  # (N,)
             episode_returns += reward * valid
             episode_lengths += valid
@@ -464,7 +464,7 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
-            b_inds = torch.randperm(args.batch_size, device=device).view(args.num_minibatches, -1)
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
             losses.append(update(b_inds))  # (B / M, 7)
             if args.target_kl is not None:
                 approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
@@ -475,17 +475,17 @@ if __name__ == "__main__":
 
         # Log
         times.append(time.perf_counter())
+        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
+        last = iteration == args.num_iterations or len(stop_signals) > 0
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        recent = episodic_returns[-max(100, N) :]
+        recent = episodic_returns[-max(100, args.num_envs) :]
         score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
         progress.set_postfix_str(score, refresh=False)
         progress.update(args.batch_size)
-        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
         if bad:
             break  # before a good checkpoint is overwritten
-        last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             checkpoint = {
                 "format": FORMAT,

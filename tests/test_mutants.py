@@ -69,12 +69,12 @@ MAIN = [
     ("annealed a step early", "(iteration - 1) / args.num_iter", "iteration / args.num_iter"),
     ("never annealed", '        optimizer.param_groups[0]["lr"] = lrnow\n', ""),
     ("another rate is logged", '"charts/learning_rate", lrnow', '"charts/learning_rate", frac'),
-    ("no shuffling", "torch.randperm(args.batch_size, device=device)",
+    ("no shuffling", "torch.randperm(T * N, device=device)",
      "torch.arange(args.batch_size)"),
-    ("rows drawn with replacement", "torch.randperm(args.batch_size, device=device)",
+    ("rows drawn with replacement", "torch.randperm(T * N, device=device)",
      "torch.randint(args.batch_size, (args.batch_size,))"),
-    ("one order for all epochs", "torch.randperm(args.batch_size, device=device)",
-     "torch.randperm(args.batch_size, generator=torch.Generator().manual_seed(1))"),
+    ("one order for all epochs", "torch.randperm(T * N, device=device)",
+     "torch.randperm(T * N, generator=torch.Generator().manual_seed(1))"),
     ("an epoch less", "range(args.update_epochs)", "range(args.update_epochs - 1)"),
     ("target_kl is ignored", "if args.target_kl is not None:", "if False:"),
     ("target_kl of the last minibatch", '[:, LOSSES.index("approx_kl")].mean()',
@@ -86,7 +86,7 @@ MAIN = [
     ("variance over all rows", 'batch["returns"], batch["valid"])',
      'batch["returns"], torch.ones(args.batch_size))'),
     ("a stale policy", "partial(act, agent,", "partial(act, __import__('copy').deepcopy(agent),"),
-    ("steps are not rows", "global_step += N", "global_step += 1"),
+    ("steps are not rows", "global_step += args.num_envs", "global_step += 1"),
     ("lengths with reset rows", "episode_lengths += valid", "episode_lengths += 1"),
 ]  # fmt: skip
 CONTINUOUS = [
@@ -129,7 +129,7 @@ CONTINUOUS = [
     ("clipped at 5", "-10.0), 10.0)", "-5.0), 5.0)"),
     ("scaled returns are logged", "episode_returns += reward *",
      "episode_returns += host_rewards[step] *"),
-    ("mean return of ten games", "[-max(100, N) :]", "[-10:]"),
+    ("mean return of ten games", "[-max(100, args.num_envs) :]", "[-10:]"),
     ("a time limit ends no episode", "(terminated | truncated) & valid", "terminated & valid"),
 ]  # fmt: skip
 ATARI = [
@@ -182,7 +182,7 @@ DISCRETE = [
      "np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()",
      "[args.seed + i for i in range(N)]"),
     ("one seed for all", "generate_state(N).tolist()", "generate_state(1).tolist() * N"),
-    ("mean return of ten games", "[-max(100, N) :]", "[-10:]"),
+    ("mean return of ten games", "[-max(100, args.num_envs) :]", "[-10:]"),
     ("a time limit ends no episode", "(terminated | truncated) & valid", "terminated & valid"),
 ]  # fmt: skip
 RESUMED = [

@@ -13,6 +13,7 @@ PPO in PyTorch, in pairs: a script to be read and its fast sibling.
 
   ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores and films a trained agent
+                            one with _multigpu in its name by torchrun, a process a GPU, or 2
   ./run.sh NAME --help      the flags of that script
   ./run.sh test [ARGS]      lint, then pytest with ARGS; -m "not slow" for the quick tests
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
@@ -93,5 +94,9 @@ if [ "$task" = test ]; then
 fi
 if [ "$task" = bench ]; then
   exec "$venv/bin/python" "$root/benchmarks/throughput.py" --quick "$@"
+fi
+if [[ $task == *_multigpu* ]]; then
+  processes=$("$venv/bin/python" -c 'import torch; print(torch.cuda.device_count() or 2)')
+  exec "$venv/bin/torchrun" --standalone --nproc-per-node "$processes" "$root/ppo/$task.py" "$@"
 fi
 exec "$venv/bin/python" "$root/ppo/$task.py" "$@"

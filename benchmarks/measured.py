@@ -204,6 +204,21 @@ def floors_table(records: list[dict]) -> str:
     return rows_of([*header, "steps/s", "of the floors'"], rows) if rows else ""
 
 
+def ranks_table(records: list[dict]) -> str:
+    """Of one session and number of games: ranks of the data-parallel pair beside its parent."""
+    rows, cases = [], groups(records, "variant", "ranks")
+    for (variant, ranks), runs in cases.items():
+        mode = variant.partition(":")[2]
+        (alone,) = (x for (name, n), x in cases.items() if not n and name.partition(":")[2] == mode)
+        shares = values(runs, "all_reduce_share")
+        row = [label(variant), str(ranks or "parent"), f"{sps(runs):,.0f}"]
+        row += [f"{min(values(runs)):,.0f} to {max(values(runs)):,.0f}", ratio(runs, alone)]
+        ms = [f"{phase_ms(runs, phase):.1f}" for phase in PHASES]
+        rows.append([*row, f"{100 * median(shares):.0f}%" if shares else "", " + ".join(ms)])
+    header = ["", "ranks", "steps/s", "least to most", "of the parent", "in all_reduce"]
+    return rows_of([*header, f"{' + '.join(PHASES)}, ms"], rows)
+
+
 def difference(a, b) -> np.ndarray:
     """Mean of b minus mean of a, along the last axis."""
     return np.mean(b, -1) - np.mean(a, -1)

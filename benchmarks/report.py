@@ -26,6 +26,7 @@ TREE = {  # script: (parent or None, what it is); one without a file is not show
         "MuJoCo on Gymnasium: a Gaussian policy, running normalisation",
     ),
     "ppo_atari_envpool": (None, "Atari: a CNN, uint8 pixels, lives"),
+    "ppo_atari_envpool_multigpu": ("ppo_atari_envpool", "one process a device, torchrun"),
 }
 # Okabe and Ito's colours, told apart by colour-blind readers too; a peer's bar is grey
 COLOURS = {"eager": "#E69F00", measured.COMPILE: "#0072B2", measured.BFLOAT16: "#009E73"}
@@ -133,8 +134,8 @@ def plot(folder: Path) -> None:
 
 def tables(folder: Path) -> dict[str, str]:
     """Each marked part's text."""
-    names = ("throughput", "ablation", "learning")
-    throughput, ablation, learning = (read(folder / f"{name}.jsonl") for name in names)
+    names = ("throughput", "ablation", "learning", "multigpu")
+    throughput, ablation, learning, multigpu = (read(folder / f"{name}.jsonl") for name in names)
     how = "mean return of the last 100 games, ± standard deviation over seeds"
     return {
         "speed": throughput and measured.speed(throughput),
@@ -144,6 +145,7 @@ def tables(folder: Path) -> dict[str, str]:
         "throughput": measured.blocks(throughput, measured.cases_table),
         "ablation": measured.blocks(ablation, measured.cases_table),
         "floors": measured.blocks(ablation, measured.floors_table),
+        "multigpu": measured.blocks(multigpu, measured.ranks_table),
         "learning": learning
         and f"{measured.learning_table(learning)}\n\n{measured.caption(learning, how)}",
     }

@@ -17,6 +17,7 @@ import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import torch
+import torch.distributed as dist
 
 ROOT = Path(__file__).resolve().parent.parent
 PPO = ROOT / "ppo"
@@ -29,8 +30,16 @@ TINY = (
 )
 
 
+def alone():
+    """A process group of this process alone, which functions with a collective in them need."""
+    if not dist.is_initialized():
+        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+
+
 def load(name):
     """A script as a module: its functions, without its main."""
+    if "multigpu" in name:
+        alone()
     return importlib.import_module(name)
 
 
@@ -41,6 +50,9 @@ def run_main(name, *flags, runs_dir, edit=None, gpu=False):
     """
     path = PPO / f"{name}.py"
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    grouped = dist.is_initialized()
+    if grouped:
+        dist.destroy_process_group()
     argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
     sys.argv += [] if gpu else ["--no-cuda"]
     try:
@@ -50,6 +62,10 @@ def run_main(name, *flags, runs_dir, edit=None, gpu=False):
                 path.write_text(text)
             return SimpleNamespace(**runpy.run_path(str(path), run_name="__main__"))
     finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if grouped:
+            alone()
         sys.argv = argv
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
@@ -151,4 +167,6 @@ def random_storage(name, steps, envs, seed=0):
         "returns": torch.zeros(shape),
         "valid": 1 - dones,
     }
+    if "multigpu" in name:
+        storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)
     return storage, torch.randn(shape, generator=rng), dones, terminations

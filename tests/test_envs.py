@@ -101,7 +101,7 @@ def test_masks_flags_and_their_carry(name, monkeypatch, tmp_path):
     valid = [[1, 1, 1, 1], [1, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
     assert run.storage["valid"][:4].T.tolist() == valid
     assert run.batch["valid"].reshape(4, 4).T.tolist() == valid
-    advantages, values = run.storage["advantages"][:4], run.storage["values"][:4]
+    advantages, values = run.advantages[:4].float(), run.storage["values"][:4]
     torch.testing.assert_close(run.storage["returns"][:4], advantages + values)
 
     run = play(name, script, monkeypatch, tmp_path, *flags, "--total-timesteps", 32)
@@ -132,7 +132,7 @@ def test_cleanrl_semantics(name, monkeypatch, tmp_path):
         run = play(name, script, monkeypatch, tmp_path, *sizes)
         values = run.storage["values"].double().numpy()
         expected = cleanrl_advantages(run.host_rewards[:8], values, run.host_dones, 0.99, 0.95)
-        found = run.storage["advantages"][:8].numpy()
+        found = run.advantages[:8].numpy()
         assert np.allclose(found, expected, rtol=1e-6, atol=1e-6) == bool(flags)
         assert (run.storage["valid"][:8].min() == 1) == bool(flags)
 

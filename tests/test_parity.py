@@ -18,6 +18,7 @@ JOBS = {
     "ppo_continuous_action": "--num-envs 2 --num-steps 16 --num-minibatches 2".split(),
 }
 JOBS["ppo_continuous_action"] += ["--env-id", "Hopper-v4"]
+JOBS["ppo_atari_envpool_multigpu"] = JOBS["ppo_atari_envpool"]
 JOBS["ppo"] = [*JOBS["ppo_continuous_action"][:-2], "--clip-coef", 0.02]  # its ratios move less
 OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent-coef 0.1".split()
 OTHERWISE += "--cleanrl-semantics --gamma 0.9 --gae-lambda 0.8 --seed 2".split()
@@ -26,6 +27,7 @@ OTHERWISE += "--cleanrl-semantics --gamma 0.9 --gae-lambda 0.8 --seed 2".split()
 # flags beside --compile, first iterations, their bound, the bound of all 8 or None
 COMPILED = {
     "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 5e-2, None)],
+    "ppo_atari_envpool_multigpu": [([], 2, 1e-3, 0.2)],
     "ppo_continuous_action": [(["--no-numpy-acting"], 2, 1e-4, 1e-2), ([], 2, 1e-4, 1e-2)],
     "ppo": [(["--no-numpy-acting"], 2, 1e-4, 1e-2), ([], 2, 1e-4, 1e-2)],
 }

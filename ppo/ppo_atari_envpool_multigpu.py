@@ -1,0 +1,541 @@
+"""Proximal Policy Optimization (PPO) on Atari, by several processes at once: one of a pair.
+
+    torchrun --standalone --nproc-per-node 2 ppo/ppo_atari_envpool_multigpu.py
+    diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_multigpu.py   # what it needs
+
+Each of W ranks plays its own games; together they compute what one process with all would.
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.1038/nature14236;
+names and defaults, CleanRL's ppo_atari_envpool.py.
+Shapes, of a rank: T num_steps, N num_envs / W, A actions, B = T * N, M minibatch_size / W.
+Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
+EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
+is ignored, and row t is no transition. Such rows have valid[t] = 0 and weigh nothing.
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.14",
+#   "envpool>=1.2.5",
+#   "numpy>=2",
+#   "tyro>=1.0.17",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import argparse
+import difflib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+START_TIME = time.perf_counter()  # start-up seconds count the slow imports below
+
+import envpool
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.optim as optim
+from torch.distributions.categorical import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+
+# what torchrun tells a process; without it there is one
+RANK, LOCAL_RANK = (int(os.environ.get(name, 0)) for name in ("RANK", "LOCAL_RANK"))
+W, LOCAL_W = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+CORES = max(1, len(os.sched_getaffinity(0)) // LOCAL_W)  # for the simulator and for torch
+torch.set_num_threads(CORES)
+
+FORMAT = "ppo_atari_envpool 2"  # of a checkpoint: who can read it
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+
+
+@dataclass
+class Args:
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
+    seed: int = 1  # of the games, the network and the sampling, 0 or more
+    torch_deterministic: bool = True  # cuDNN picks deterministic kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # send the metrics to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # folder that gets a folder for this run
+    checkpoint_interval: int = 50  # iterations between two checkpoints
+    resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
+    measure_burnin: int = 3  # iterations left out of the steps per second
+
+    env_id: str = "Breakout-v5"  # an Atari game of EnvPool's
+    total_timesteps: int = 10_000_000  # environment steps, of 4 frames, in whole rollouts
+    learning_rate: float = 2.5e-4  # Adam's step size
+    num_envs: int = 8  # games side by side, those of all ranks
+    num_steps: int = 128  # T, steps of each game in a rollout
+    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    gamma: float = 0.99  # discount of a step, 0 to 1
+    gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
+    num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs * num_steps
+    update_epochs: int = 4  # passes over a rollout's rows
+    norm_adv: bool = True  # normalise the advantages of each minibatch
+    clip_coef: float = 0.1  # the probability ratio is clipped to 1 ± this; inf: never
+    clip_vloss: bool = True  # clip the change of the value by clip_coef too
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
+    target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
+    cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
+
+    def __post_init__(self):
+        for rule, holds, names in (
+            ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
+            ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
+            ("above 0, not inf", lambda x: 0 < x < np.inf, "learning_rate checkpoint_interval"),
+            ("0 or more", lambda x: 0 <= x < np.inf, "seed measure_burnin ent_coef vf_coef"),
+            ("0 to 1", lambda x: 0 <= x <= 1, "gamma gae_lambda"),
+        ):
+            for name in names.split():
+                value = getattr(self, name)
+                if not holds(value):
+                    raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
+        self.batch_size = self.num_envs * self.num_steps  # B
+        self.minibatch_size = self.batch_size // self.num_minibatches  # M
+        self.num_iterations = self.total_timesteps // self.batch_size
+        rows = f"num_envs * num_steps = {self.batch_size}"
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
+        if self.num_envs % W:
+            raise ValueError(f"--num-envs {self.num_envs}: give a multiple of {W}, a share a rank")
+        rows += f" / {W} ranks" if W > 1 else ""
+        if self.batch_size // W % self.num_minibatches or self.minibatch_size < 2 * W:
+            raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor below {rows}")
+        specs = envpool.registration.registry.specs
+        games = [env_id for env_id in specs if specs[env_id][0] == "envpool.atari"]
+        if self.env_id not in games:
+            near = ", ".join(difflib.get_close_matches(self.env_id, games, cutoff=0.0))
+            raise ValueError(f"--env-id {self.env_id}: no Atari game; the nearest are {near}")
+
+
+def make_envs(args, global_step=0):
+    """N Atari games in EnvPool: obs (N, 4, 84, 84) uint8, rewards clipped to their sign.
+
+    A lost life ends an episode. A single seed would give game i the seed + i, so that seeds 1 and 2
+    would share all games but one; a run that goes on plays other games than it began with.
+    """
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(args.num_envs) >> 1
+    seeds = seeds.reshape(W, -1)[RANK]
+    options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}  # int32
+    options |= {"num_envs": len(seeds), "num_threads": CORES}
+    return envpool.make(args.env_id, env_type="gym", **options)
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """Nature CNN: obs (M, 4, 84, 84) uint8 -> logits (M, A), value (M,), float32."""
+
+    def __init__(self, envs, device=None):
+        super().__init__()
+        self.network = nn.Sequential(
+            layer_init(nn.Conv2d(4, 32, 8, stride=4, device=device)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(32, 64, 4, stride=2, device=device)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(64, 64, 3, stride=1, device=device)),
+            nn.ReLU(),
+            nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512, device=device)),
+            nn.ReLU(),
+        )
+        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n, device=device), std=0.01)
+        self.critic = layer_init(nn.Linear(512, 1, device=device), std=1)
+
+    def forward(self, obs):
+        hidden = self.network(obs.float().div_(255.0))  # (M, 512)
+        return self.actor(hidden), self.critic(hidden).squeeze(-1)
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid, float of the same shape, is 1; 0 where there is none."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
+
+    rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
+    A truncated episode bootstraps from its last observation, whose value is values[t + 1].
+    Returns advantages, (T, N) float64; those of reset rows mean nothing.
+    """
+    advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    for t in reversed(range(len(advantages) - 1)):  # one-step errors, summed from the end
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
+
+
+def explained_variance(values, returns, valid):
+    """1 - Var[returns - values] / Var[returns] over the valid rows, (); nan at constant returns."""
+    residual = returns - values
+    var_residual = masked_mean((residual - masked_mean(residual, valid)).square(), valid)
+    var_returns = masked_mean((returns - masked_mean(returns, valid)).square(), valid)
+    return torch.where(var_returns > 0, 1 - var_residual / var_returns, torch.nan)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows, the
+    value clipped as in OpenAI Baselines' ppo2.
+
+    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
+    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
+    """
+    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    v_loss = (newvalue - returns).square()
+    if args.clip_vloss:
+        v_clipped = values + (newvalue - values).clamp(-args.clip_coef, args.clip_coef)
+        v_loss = torch.max(v_loss, (v_clipped - returns).square())
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+@torch.no_grad()
+def act(agent, storage, noise, step):
+    """Samples the actions of row `step` from the policy and fills that row of the storage.
+
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: (1,) int64.
+    Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
+    """
+    obs, exponential = storage["obs"][step][0], noise[step][0]  # (N, 4, 84, 84), (N, A)
+    logits, value = agent(obs)  # (N, A), (N,)
+    probs = Categorical(logits=logits, validate_args=False)
+    action = (probs.probs / exponential).argmax(-1)
+    storage["actions"][step] = action
+    storage["logprobs"][step] = probs.log_prob(action)
+    storage["values"][step] = value
+    return action
+
+
+def weigh(batch, advantages, b_inds, norm_adv):
+    """Weighs rows and normalises advantages, each over its minibatch, the rows of all ranks.
+
+    batch: fields (B, ...), of which weights, a sum of 1, and advantages are filled; advantages:
+    (B,) float64, as they are; b_inds: (B / M, M) int64, this rank's rows of each minibatch.
+    """
+    valid, x = batch["valid"][b_inds].double(), advantages[b_inds]  # (B / M, M)
+    sums = torch.stack([valid, valid * x, valid * x.square()]).sum(-1, keepdim=True)
+    dist.all_reduce(sums)  # (3, B / M, 1)
+    count, mean = sums[0].clamp(min=1.0), sums[1] / sums[0].clamp(min=1.0)
+    std = ((sums[2] - count * mean.square()).clamp(min=0.0) / (count - 1).clamp(min=1.0)).sqrt()
+    batch["weights"][b_inds] = (valid / count).float()
+    if norm_adv:
+        batch["advantages"][b_inds] = (valid * (x - mean) / (std + 1e-8)).float()
+
+
+def compute_gradients(agent, args, batch, mb_inds):
+    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+
+    batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
+    Returns LOSSES, (7,) float32.
+    """
+    mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
+    logits, newvalue = agent(mb["obs"])  # (M, A), (M,)
+    probs = Categorical(logits=logits, validate_args=False)
+    newlogprob, entropy = probs.log_prob(mb["actions"]), probs.entropy()
+    loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    share = mb["weights"].sum()  # of the minibatch's valid rows, those of this rank
+    (share * loss).backward()
+    grads = [parameter.grad for parameter in agent.parameters()]
+    flat = torch.cat([*(grad.flatten() for grad in grads), share * losses])
+    dist.all_reduce(flat)  # the mean over all rows is the sum of each rank's, times its share
+    *sums, losses = flat.split([*(grad.numel() for grad in grads), len(losses)])
+    for grad, total in zip(grads, sums, strict=True):
+        grad.copy_(total.view_as(grad))
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def update(gradients, optimizer, b_inds):
+    """One epoch: a gradient step on each minibatch.
+
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, M) int64, the rows of
+    each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    """
+    losses = []
+    for mb_inds in b_inds:
+        optimizer.zero_grad()
+        losses.append(gradients(mb_inds))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+if __name__ == "__main__":
+    if LOCAL_RANK > 0:  # on each machine one process speaks
+        sys.stdout = sys.stderr = open(os.devnull, "w")
+    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    try:
+        if resume := parser.parse_known_args()[0].resume:
+            checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
+            assert checkpoint["format"] == FORMAT, checkpoint["format"]
+        saved_args = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+    except Exception as error:  # what a damaged file raises depends on its bytes
+        parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
+    args = tyro.cli(Args, default=Args(**saved_args))
+    first_iteration = global_step // args.batch_size + 1
+    if first_iteration > args.num_iterations:
+        parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
+
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    mode = "eager"
+    if device.type == "cuda":
+        if LOCAL_W > torch.cuda.device_count():
+            parser.error(f"argument --cuda: {LOCAL_W} processes need as many GPUs, or --no-cuda")
+        torch.cuda.set_device(LOCAL_RANK)  # "cuda" is this one from here on
+    store = None if "RANK" in os.environ else dist.HashStore()
+    dist.init_process_group(store=store, rank=RANK, world_size=W)  # gloo, for a GPU's tensors NCCL
+    everyone = [None] * W
+    dist.all_gather_object(everyone, asdict(args))
+    if any(other != everyone[0] for other in everyone):
+        parser.error("the ranks were not given the same arguments")
+    sys.stderr = sys.__stderr__ if LOCAL_RANK > 0 else sys.stderr  # each says what goes wrong
+    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
+    torch.manual_seed(args.seed)
+    rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    envs = make_envs(args, global_step)
+    agent = Agent(envs, device=device)
+    optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    if args.resume:
+        try:
+            agent.load_state_dict(checkpoint["agent"])
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+            if device.type in checkpoint["rng"]:
+                rng.set_rng_state(checkpoint["rng"][device.type])
+        except Exception as error:
+            parser.error(f"argument --resume: {args.resume} does not fit: {error}")
+
+    for parameter in agent.parameters():
+        dist.broadcast(parameter.data, 0)
+    if W > 1:  # noise and permutations of a rank's own
+        entropy = np.random.SeedSequence([args.seed, global_step, RANK])
+        torch.manual_seed(int(entropy.generate_state(1)[0]))
+
+    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
+    T, N = args.num_steps, args.num_envs // W
+    next_obs, info = envs.reset()
+    storage = {
+        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+    }
+    for key in ("logprobs", "values", "advantages", "returns", "valid", "weights"):
+        storage[key] = torch.zeros((T + 1, N), device=device)
+    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...) views
+    obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
+    obs[T] = torch.from_numpy(next_obs)
+    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
+    steps = torch.arange(T + 1, device=device).split(1)  # row indices as tensors, (1,) each
+    # what acting does not need stays on the host until the rollout ends
+    host = np.zeros((3, T + 1, N))
+    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
+    lives, episode_returns, episode_lengths = info["lives"], np.zeros(N), np.zeros(N)  # (N,) each
+
+    # executables, with what stays the same from call to call bound
+    act = partial(act, agent, storage, noise)
+    gradients = partial(compute_gradients, agent, replace(args, norm_adv=False), batch)
+    update = partial(update, gradients, optimizer)
+
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
+    run_dir = args.resume or f"{args.runs_dir}/{run_name}-{os.getpid()}"
+    if args.track and RANK == 0:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(os.path.abspath(run_dir)),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    if RANK == 0:  # which alone writes
+        writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+        text = "".join(f"    {k}: {v}\n" for k, v in asdict(args).items())
+        writer.add_text("hyperparameters", text)
+    bar = {"unit": "step", "unit_scale": True, "disable": RANK > 0}
+    progress = tqdm(total=args.total_timesteps, initial=global_step, **bar)
+    stop_signals = []
+
+    def stop(signum, frame):
+        stop_signals.append(signum)
+        signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
+        progress.set_description("stopping after this iteration")
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+    first_measured = first_iteration + args.measure_burnin
+    phase_s, sps, startup_s = np.zeros(4), None, None  # seconds in each phase after burn-in
+    for iteration in range(first_iteration, args.num_iterations + 1):
+        # Rollout
+        times = [time.perf_counter()]
+        obs[0] = obs[T]
+        host[:, 0] = host[:, T]
+        noise.exponential_()
+        games = []
+        for step in range(T):
+            action = act(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
+            next_obs, reward, terminated, truncated, info = envs.step(action)
+            terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
+            host_rewards[step] = reward
+            host_dones[step + 1] = terminated | truncated
+            host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += args.num_envs
+            valid = host_dones[step] == 0  # (N,)
+            episode_returns += info["reward"] * valid  # unclipped
+            episode_lengths += valid
+            game_over = (info["terminated"] > 0) | truncated  # terminated alone: a lost life
+            # the no-ops after a lost life can end the game too: at times just by lives that rise
+            game_over |= (info["lives"] > lives) & ~valid
+            lives = info["lives"]
+            for i in np.flatnonzero(game_over & (episode_lengths > 0)):
+                games.append((global_step, float(episode_returns[i]), float(episode_lengths[i])))
+                episode_returns[i] = episode_lengths[i] = 0
+        act(steps[T])  # for values[T] alone
+
+        # Advantages
+        times.append(time.perf_counter())
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
+        values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        storage["advantages"][:T] = advantages
+        storage["returns"][:T] = advantages + values[:T]
+        storage["valid"][:T] = 1.0 if args.cleanrl_semantics else 1 - dones[:T]
+
+        # Update
+        times.append(time.perf_counter())
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        optimizer.param_groups[0]["lr"] = lrnow
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
+            weigh(batch, advantages.flatten(), b_inds, args.norm_adv)
+            losses.append(update(b_inds))  # (B / M, 7)
+            if args.target_kl is not None:
+                approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+                if approx_kl > args.target_kl:  # sync: whether to go on is decided here
+                    break
+        rows = torch.stack([batch["values"], batch["returns"], batch["valid"]])  # (3, B)
+        everyone = [torch.empty_like(rows) for _ in range(W)]
+        dist.all_gather(everyone, rows)
+        explained_var = explained_variance(*torch.cat(everyone, dim=1))
+        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
+
+        # Log
+        times.append(time.perf_counter())
+        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
+        everyone = [None] * W
+        dist.all_gather_object(everyone, (games, stop_signals))
+        games, signals = (sum(lists, []) for lists in zip(*everyone, strict=True))  # of all ranks
+        last = iteration == args.num_iterations or len(signals) > 0
+        if RANK > 0:
+            if bad or last:
+                sys.exit(3 if bad else 0)
+            continue
+        for step, episode_return, length in sorted(games, key=lambda game: game[0]):
+            episodic_returns.append(episode_return)
+            writer.add_scalar("charts/episodic_return", episode_return, step)
+            writer.add_scalar("charts/episodic_length", length, step)
+        for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        recent = episodic_returns[-max(100, args.num_envs) :]
+        score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        progress.update(args.batch_size)
+        if bad:
+            break  # before a good checkpoint is overwritten
+        if last or iteration % args.checkpoint_interval == 0:
+            checkpoint = {
+                "format": FORMAT,
+                "args": asdict(args),
+                "global_step": global_step,
+                "episodic_returns": episodic_returns,
+                "agent": agent.state_dict(),
+                "adam": optimizer.state_dict()["state"],
+                "rng": {device.type: rng.get_rng_state()},
+            }
+            with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
+        times.append(time.perf_counter())
+        startup_s = startup_s or times[-1] - START_TIME
+        if iteration >= first_measured:
+            phase_s += np.diff(times)
+            sps = (iteration - first_measured + 1) * args.batch_size / phase_s.sum()
+            writer.add_scalar("charts/SPS", sps, global_step)
+        if last:
+            break
+
+    progress.close()
+    envs.close()
+    writer.close()
+    summary = {
+        "script": os.path.basename(__file__).removesuffix(".py"),
+        "args": asdict(args),
+        "seed": args.seed,
+        "device": device.type,
+        "mode": mode,
+        "global_step": global_step,
+        "sps": sps,
+        "startup_s": startup_s,
+        "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
+        "mean_return": float(np.mean(recent)) if recent else None,
+        "episodes": len(episodic_returns),
+    }
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
+    if bad:
+        print(f"error: iteration {iteration} gave no finite {', '.join(bad)}", file=sys.stderr)
+        sys.exit(3)
+    if stop_signals and iteration < args.num_iterations:
+        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
+        sys.exit(128 + stop_signals[0])

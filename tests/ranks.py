@@ -1,0 +1,73 @@
+"""A rank of test_multigpu, started by torchrun: updates on its share of rows made for all."""
+
+import sys
+from functools import partial
+
+from helpers import load, random_storage, spaces
+
+import torch
+import torch.distributed as dist
+
+T, N, EPOCHS, MINIBATCHES = 6, 8, 3, 3
+
+
+def rows(ranks):
+    """A batch of all ranks, (T, N, ...), raw advantages, (T, N), and each rank's minibatches.
+
+    In the first minibatch of all the last rank has no valid row.
+    """
+    storage, *_ = random_storage("ppo_atari_envpool_multigpu", T, N)
+    batch = {key: field[:T] for key, field in storage.items()}
+    rng = torch.Generator().manual_seed(1)
+    batch["returns"] = torch.randn((T, N), generator=rng)
+    share = (EPOCHS, MINIBATCHES, T * N // ranks // MINIBATCHES)
+    orders = [
+        torch.stack([torch.randperm(T * N // ranks, generator=rng) for _ in range(EPOCHS)])
+        for _ in range(ranks)
+    ]
+    b_inds = [order.view(share) for order in orders]
+    mine = batch["valid"][:, -(N // ranks) :]
+    flat = mine.flatten()
+    flat[b_inds[-1][0, 0]] = 0.0
+    mine.copy_(flat.view_as(mine))
+    return batch, 0.5 + 2 * torch.randn((T, N), generator=rng).double(), b_inds
+
+
+def learner(module):
+    """The agent, bolder than at its start, and its optimizer."""
+    torch.manual_seed(0)
+    agent = module.Agent(spaces("atari"))
+    agent.actor.weight.data.mul_(100.0)
+    return agent, torch.optim.Adam(agent.parameters(), lr=1e-3, eps=1e-5, fused=True)
+
+
+def flat(agent, what):
+    return torch.cat([what(parameter).detach().flatten() for parameter in agent.parameters()])
+
+
+def main(name, path):
+    """Saves losses, gradients and parameters after each epoch, of all ranks."""
+    torch.set_num_threads(1)
+    dist.init_process_group()
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    module = load(name)
+    batch, advantages, b_inds = rows(ranks)
+    mine = slice(rank * N // ranks, (rank + 1) * N // ranks)
+    batch = {key: field[:, mine].flatten(0, 1) for key, field in batch.items()}
+    agent, optimizer = learner(module)
+    args = module.Args(norm_adv=False, num_envs=8)
+    gradients = partial(module.compute_gradients, agent, args, batch)
+    found = []
+    for order in b_inds[rank]:
+        module.weigh(batch, advantages[:, mine].flatten(), order, norm_adv=True)
+        losses = module.update(gradients, optimizer, order)
+        found.append([losses, flat(agent, lambda p: p.grad), flat(agent, lambda p: p)])
+    everyone = [None] * ranks
+    dist.all_gather_object(everyone, found)
+    if rank == 0:
+        torch.save(everyone, path)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

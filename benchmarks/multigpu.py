@@ -31,8 +31,12 @@ def timed(script: str, flags: list[str]) -> None:
     calls, all_reduce = [], dist.all_reduce
 
     def clocked(*args, **kwargs):
+        if args[0].is_cuda:
+            torch.cuda.synchronize()
         start = time.perf_counter()
         all_reduce(*args, **kwargs)
+        if args[0].is_cuda:
+            torch.cuda.synchronize()
         calls.append((start, time.perf_counter() - start))
 
     dist.all_reduce = clocked

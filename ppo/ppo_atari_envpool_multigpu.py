@@ -54,7 +54,7 @@ torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
 RANK, LOCAL_RANK = (int(os.environ.get(name, 0)) for name in ("RANK", "LOCAL_RANK"))
 W, LOCAL_W = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
 CORES = max(1, len(os.sched_getaffinity(0)) // LOCAL_W)  # for the simulator and for torch
-torch.set_num_threads(CORES)
+torch.set_num_threads(CORES if LOCAL_W > 1 else torch.get_num_threads())
 
 FORMAT = "ppo_atari_envpool 2"  # of a checkpoint: who can read it
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
@@ -111,10 +111,7 @@ class Args:
         rows = f"num_envs * num_steps = {self.batch_size}"
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
-        if self.num_envs % W:
-            raise ValueError(f"--num-envs {self.num_envs}: give a multiple of {W}, a share a rank")
-        rows += f" / {W} ranks" if W > 1 else ""
-        if self.batch_size // W % self.num_minibatches or self.minibatch_size < 2 * W:
+        if self.batch_size % self.num_minibatches or self.minibatch_size < 2:
             raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor below {rows}")
         specs = envpool.registration.registry.specs
         games = [env_id for env_id in specs if specs[env_id][0] == "envpool.atari"]
@@ -320,17 +317,19 @@ if __name__ == "__main__":
 
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     mode = "eager"
+    if args.num_envs % W or args.batch_size % (W * args.num_minibatches):
+        parser.error(f"argument --num-envs: {W} ranks need equal shares, of each minibatch as well")
+    if device.type == "cuda" and LOCAL_W > torch.cuda.device_count():
+        parser.error(f"argument --cuda: {LOCAL_W} processes need as many GPUs, or --no-cuda")
+    sys.stderr = sys.__stderr__ if LOCAL_RANK > 0 else sys.stderr  # each says what goes wrong now
     if device.type == "cuda":
-        if LOCAL_W > torch.cuda.device_count():
-            parser.error(f"argument --cuda: {LOCAL_W} processes need as many GPUs, or --no-cuda")
         torch.cuda.set_device(LOCAL_RANK)  # "cuda" is this one from here on
-    store = None if "RANK" in os.environ else dist.HashStore()
+    store = None if W > 1 else dist.HashStore()
     dist.init_process_group(store=store, rank=RANK, world_size=W)  # gloo, for a GPU's tensors NCCL
     everyone = [None] * W
-    dist.all_gather_object(everyone, asdict(args))
+    dist.all_gather_object(everyone, (asdict(args), global_step, device.type))
     if any(other != everyone[0] for other in everyone):
-        parser.error("the ranks were not given the same arguments")
-    sys.stderr = sys.__stderr__ if LOCAL_RANK > 0 else sys.stderr  # each says what goes wrong
+        parser.error("ranks differ in arguments, checkpoint, device") if RANK == 0 else sys.exit(2)
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
     torch.manual_seed(args.seed)
     rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
@@ -351,7 +350,7 @@ if __name__ == "__main__":
     for parameter in agent.parameters():
         dist.broadcast(parameter.data, 0)
     if W > 1:  # noise and permutations of a rank's own
-        entropy = np.random.SeedSequence([args.seed, global_step, RANK])
+        entropy = np.random.SeedSequence([args.seed, global_step, 1 + RANK])
         torch.manual_seed(int(entropy.generate_state(1)[0]))
 
     # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
@@ -475,7 +474,7 @@ if __name__ == "__main__":
         last = iteration == args.num_iterations or len(signals) > 0
         if RANK > 0:
             if bad or last:
-                sys.exit(3 if bad else 0)
+                sys.exit()
             continue
         for step, episode_return, length in sorted(games, key=lambda game: game[0]):
             episodic_returns.append(episode_return)
@@ -514,6 +513,7 @@ if __name__ == "__main__":
         if last:
             break
 
+    stop_signals = signals
     progress.close()
     envs.close()
     writer.close()
@@ -537,5 +537,5 @@ if __name__ == "__main__":
         print(f"error: iteration {iteration} gave no finite {', '.join(bad)}", file=sys.stderr)
         sys.exit(3)
     if stop_signals and iteration < args.num_iterations:
-        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
+        print(f"to go on: the same command with --resume {run_dir}")
         sys.exit(128 + stop_signals[0])

@@ -24,6 +24,7 @@ PPO = ROOT / "ppo"
 FAST = sorted(path.stem for path in PPO.glob("*_torchcompile.py"))
 PAIRS = [(name.removesuffix("_torchcompile"), name) for name in FAST]
 SCRIPTS = [name for pair in PAIRS for name in pair]
+ONE_PROCESS = [name for name in SCRIPTS if "multigpu" not in name]
 IN_TURN = [pair[i % 2] for i, pair in enumerate(PAIRS)]  # for what has one text in both siblings
 TINY = (
     "--num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 2 --total-timesteps 48".split()

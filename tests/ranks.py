@@ -33,10 +33,17 @@ def rows(ranks):
     return batch, 0.5 + 2 * torch.randn((T, N), generator=rng).double(), b_inds
 
 
-def learner(module):
+def cast(batch, dtype):
+    """Its float fields as dtype."""
+    return {key: x.to(dtype) if x.dtype == torch.float32 else x for key, x in batch.items()}
+
+
+def learner(module, dtype):
     """The agent, bolder than at its start, and its optimizer."""
     torch.manual_seed(0)
-    agent = module.Agent(spaces("atari"))
+    agent = module.Agent(spaces("atari")).to(dtype)
+    if dtype == torch.float64:
+        agent.network.register_forward_pre_hook(lambda module, args: args[0].double())
     agent.actor.weight.data.mul_(100.0)
     return agent, torch.optim.Adam(agent.parameters(), lr=1e-3, eps=1e-5, fused=True)
 
@@ -46,22 +53,24 @@ def flat(agent, what):
 
 
 def main(name, path):
-    """Saves losses, gradients and parameters after each epoch, of all ranks."""
-    torch.set_num_threads(1)
+    """Saves losses, gradients and parameters of all ranks after each epoch, in two precisions."""
     dist.init_process_group()
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    module = load(name)
+    rank, ranks, module = dist.get_rank(), dist.get_world_size(), load(name)
+    torch.set_num_threads(1)
     batch, advantages, b_inds = rows(ranks)
     mine = slice(rank * N // ranks, (rank + 1) * N // ranks)
     batch = {key: field[:, mine].flatten(0, 1) for key, field in batch.items()}
-    agent, optimizer = learner(module)
-    args = module.Args(norm_adv=False, num_envs=8)
-    gradients = partial(module.compute_gradients, agent, args, batch)
-    found = []
-    for order in b_inds[rank]:
-        module.weigh(batch, advantages[:, mine].flatten(), order, norm_adv=True)
-        losses = module.update(gradients, optimizer, order)
-        found.append([losses, flat(agent, lambda p: p.grad), flat(agent, lambda p: p)])
+    args, found = module.Args(norm_adv=False, num_envs=8), []
+    for dtype in (torch.float32, torch.float64):
+        agent, optimizer = learner(module, dtype)
+        fields = cast(batch, dtype)
+        gradients = partial(module.compute_gradients, agent, args, fields)
+        for order in b_inds[rank]:
+            module.weigh(batch, advantages[:, mine].flatten(), order, norm_adv=True)
+            for key in ("weights", "advantages"):
+                fields[key].copy_(batch[key])
+            losses = module.update(gradients, optimizer, order)
+            found.append([losses, flat(agent, lambda p: p.grad), flat(agent, lambda p: p)])
     everyone = [None] * ranks
     dist.all_gather_object(everyone, found)
     if rank == 0:

@@ -16,9 +16,9 @@ import pytest
 from helpers import (
     FAST,
     IN_TURN,
+    ONE_PROCESS,
     PAIRS,
     PPO,
-    SCRIPTS,
     TINY,
     insert,
     kind,
@@ -96,7 +96,7 @@ if iteration == 3:
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [*ONE_PROCESS, "ppo_atari_envpool_multigpu"])
 def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
     """SIGTERM in iteration 2, then 3 and 4 by both siblings: as if nothing had happened.
 
@@ -211,7 +211,7 @@ def printed(cwd, text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS[::2])
+@pytest.mark.parametrize("name", [name for name in ONE_PROCESS if name not in FAST])
 def test_killed_interrupted_and_done(name, tmp_path):
     """kill -9 and --resume, SIGTERM, then the command that it printed."""
     first = [*TINY, *(["--env-id", "Pendulum-v1"] if "continuous" in name else [])]
@@ -248,7 +248,7 @@ def test_killed_interrupted_and_done(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", [name for name in ONE_PROCESS if name in FAST])
 def test_interrupted_while_it_compiles(name, tmp_path):
     """Ctrl+C in the first iteration: it is done to its end, and saved."""
     flags = [*TINY, "--compile", *(["--env-id", "Pendulum-v1"] if "continuous" in name else [])]

@@ -13,6 +13,7 @@ import pytest
 from helpers import (
     FAST,
     IN_TURN,
+    ONE_PROCESS,
     PPO,
     ROOT,
     SCRIPTS,
@@ -30,7 +31,8 @@ import torch
 
 SUMMARY = "script args seed device mode global_step sps startup_s phase_s mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
-SLOW = [(name, flags) for name in FAST for flags in ([], ["--compile", "--cudagraphs"])]
+SLOW = [(name, ["--compile", "--cudagraphs"]) for name in FAST]
+SLOW += [(name, []) for name in FAST if name in ONE_PROCESS]
 MODES = [(name, []) for name in SCRIPTS if name not in FAST]
 MODES += [pytest.param(*mode, marks=pytest.mark.slow) for mode in SLOW]
 

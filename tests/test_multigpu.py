@@ -250,7 +250,7 @@ def test_one_graph_with_its_collective():
     module = load(FAST)
     storage, *_ = random_storage(FAST, 4, 2)
     batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}
-    agent, _ = ranks.learner(module)
+    agent, _ = ranks.learner(module, torch.float32)
     args = module.Args(norm_adv=False)
     expected = module.compute_gradients(agent, args, batch, torch.arange(8))
     one = ranks.flat(agent, lambda p: p.grad)

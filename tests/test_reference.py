@@ -40,10 +40,18 @@ class ScriptedGames(AtariSpaces):
         "-------T-----O-------T--",
     )
 
-    def __init__(self, env_id, env_type, num_envs, seed, num_threads=0, **options):
+    def __init__(
+        self,
+        env_id,
+        env_type,
+        num_envs,
+        seed,
+        episodic_life=False,
+        reward_clip=False,
+        num_threads=0,
+    ):
         assert env_type == "gym" and num_envs == len(seed) == len(self.GAMES)
-        self.seed = seed
-        self.episodic_life, self.reward_clip = options["episodic_life"], options["reward_clip"]
+        self.seed, self.episodic_life, self.reward_clip = seed, episodic_life, reward_clip
         self.t, self.lives, self.symbols = 0, np.full(num_envs, 3), ["-"] * num_envs
 
     def frames(self, actions):

@@ -17,6 +17,7 @@ TEXTS = pytest.mark.parametrize(
 )
 # flags of the tools that README names, and CleanRL's that are not there
 OTHER_FLAGS = {"--help", "--logdir", "--load", "--save-model", "--upload-model", "--hf-entity"}
+OTHER_FLAGS |= {"--standalone", "--nproc-per-node"}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -7,11 +7,12 @@ import sys
 
 import ablation
 import measured
+import multigpu
 import pytest
 import records
 import report
 import throughput
-from helpers import PAIRS, ROOT, SCRIPTS
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, run_script
 
 
 def test_a_broken_last_line_loses_no_record(tmp_path, capsys):
@@ -93,6 +94,37 @@ def test_floors_table():
     assert on_cpu.endswith("| 100.0 | 128.0 | 102.4 | 0.0 | 200.0 | 1024.0 | 100 | 500 | 0.61 |")
     assert on_gpu.endswith("| 100.0 | 128.0 | 10.2 | 102.4 | 200.0 | 102.4 | 1,000 | 500 | 0.17 |")
     assert measured.floors_table([r for r in found if "flops_acting" not in r]) == ""
+
+
+def test_ranks_are_held_against_the_parent_in_the_same_mode():
+    found = session(EAGER, [100.0] * 3, ranks=0) + session(f"{FAST}:compile", [200.0] * 3, ranks=0)
+    found += session(f"x{EAGER}", [150.0] * 3, ranks=2, all_reduce_share=0.08)
+    found += session(f"x{FAST}:compile", [500.0, 400.0, 100.0], ranks=2)
+    rows = [cells(row) for row in measured.ranks_table(found).splitlines()[2:]]
+    assert [row[1] for row in rows] == ["parent", "parent", "2", "2"]
+    assert rows[2][2:6] == ["150", "150 to 150", "1.50", "8%"]
+    assert rows[3][2:6] == ["400", "100 to 500", "2.00", ""]
+
+
+def test_data_parallel_cases():
+    """As many games in all, then as many a rank; only the eager ranks are clocked."""
+    cases = multigpu.cases_of(12, 2, "compile")
+    found = [(case.num_envs, case.extra["ranks"]) for case in cases]
+    assert found[::2] == found[1::2] == [(8, 0), (8, 1), (8, 2), (16, 0), (16, 2)]
+    for case in cases:
+        clocked = case.extra["ranks"] > 0 and "torchcompile" not in case.variant
+        assert ("--timed" in case.command) == clocked and "--timed" not in case.shown
+        assert case.shown.startswith("torchrun" if case.extra["ranks"] else "python")
+
+
+@pytest.mark.slow
+def test_all_reduce_is_timed(tmp_path):
+    script = PPO / "ppo_atari_envpool_multigpu.py"
+    flags = ["--timed", script, *TINY, "--measure-burnin", 1]
+    done = run_script(ROOT / "benchmarks" / "multigpu.py", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("runs/*/summary.json")
+    assert 0 < json.loads(path.read_text())["all_reduce_share"] < 1
 
 
 def test_front_page_shows_the_newest_and_the_best():

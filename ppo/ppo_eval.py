@@ -105,7 +105,7 @@ class Discrete:
         return hidden
 
     def act(self, obs, generators):
-        """(M, 4, 84, 84) uint8, or (M, D) -> (M,) int64; each game draws from its own generator."""
+        """Observations, (M, ...) -> (M,) int64; each game draws from its own generator."""
         probs = self.logits(torch.from_numpy(obs)).softmax(-1)  # (M, A)
         if not self.deterministic:
             noise = [torch.empty(probs.shape[1]).exponential_(generator=g) for g in generators]
@@ -113,7 +113,7 @@ class Discrete:
         return probs.argmax(-1).numpy()
 
     def film(self, seed):
-        """The environment of a game, ready to be filmed, by a camera that follows the body."""
+        """The environment of a game, ready to be filmed; MuJoCo's by the camera on the body."""
         os.environ["MUJOCO_GL"] = MUJOCO_GL
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window
         options, model = {}, getattr(gym.make(self.env_id).unwrapped, "model", None)

@@ -22,6 +22,8 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 #   "imageio-ffmpeg",
 # ]
 # ///
+import contextlib
+import ctypes
 import json
 import os
 import statistics
@@ -152,6 +154,38 @@ class Continuous(Discrete):
         return np.clip(action.numpy(), self.action_space.low, self.action_space.high)
 
 
+class ContinuousEnvPool(Continuous):
+    """Plays an environment of EnvPool's with the networks of ppo_continuous_action_envpool."""
+
+    fps = 50  # as most of dm_control's; EnvPool does not say
+
+    def reset(self, seeds, **options):
+        """Environments, one a seed, and their first observations, (M, D) or a dictionary."""
+        with contextlib.suppress(OSError):  # MuJoCo in EnvPool looks for it when it is first used
+            ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
+        import envpool
+
+        options |= {"num_envs": len(seeds), "seed": seeds}
+        envs = envpool.make(self.env_id, env_type="gym", **options)
+        self.action_space = envs.single_action_space
+        return envs, envs.reset()[0]
+
+    def act(self, obs, generators):
+        """(M, D), or a dictionary of (M, ...) -> (M, A) float32, clipped as above."""
+        arrays = obs.values() if isinstance(obs, dict) else [obs]
+        obs = np.concatenate([np.reshape(x, (len(x), -1)) for x in arrays], 1)
+        return super().act(obs, generators)
+
+    def film(self, seed):
+        """The environment of a game, ready to be filmed."""
+        ctypes.CDLL("libEGL.so.1")  # OSError where it is missing: MuJoCo in EnvPool would abort
+        return self.reset([seed], render_mode="rgb_array")[0]
+
+    def frame(self, envs):
+        """(height, width, 3) uint8, by MuJoCo's first camera, which follows the body."""
+        return envs.render(camera_id=0)[0]
+
+
 class Atari(Discrete):
     """Plays an Atari game in EnvPool with the Nature CNN of ppo_atari_envpool."""
 
@@ -183,7 +217,12 @@ class Atari(Discrete):
         return envs.render()[0].repeat(2, axis=0).repeat(2, axis=1)
 
 
-PLAYERS = {"ppo 2": Discrete, "ppo_atari_envpool 2": Atari, "ppo_continuous_action 2": Continuous}
+PLAYERS = {  # by a checkpoint's format
+    "ppo 2": Discrete,
+    "ppo_atari_envpool 2": Atari,
+    "ppo_continuous_action 2": Continuous,
+    "ppo_continuous_action_envpool 2": ContinuousEnvPool,
+}
 
 
 @torch.no_grad()

@@ -137,6 +137,11 @@ def kind(name):
     return next((kind for kind in ("atari", "continuous") if kind in name), "")
 
 
+def task(name):
+    """Its kind, or "many" where EnvPool simulates MuJoCo."""
+    return "many" if "continuous_action_envpool" in name else kind(name)
+
+
 def spaces(name):
     return {"atari": AtariSpaces, "continuous": HalfCheetahSpaces, "": CartPoleSpaces}[kind(name)]()
 

@@ -66,15 +66,21 @@ class Atari:
         state = {"obs": obs, "dones": self.done, "terminations": terminal | over}
         return state, np.sign(info["reward"]), info["reward"], over | cut | unsaid
 
+    def anew(self, iteration, state):
+        return state, []
+
 
 class Gymnasium:
     """Single environments, set back in the step after an end; normalised where h says so."""
 
     def __init__(self, h, seeds):
         self.h, self.seen, self.sums, self.paid = h, [], [], [[] for _ in seeds]
-        self.envs = [gym.make(h.env_id, disable_env_checker=True) for _ in seeds]
-        obs = np.stack([env.reset(seed=int(seeds[i]))[0] for i, env in enumerate(self.envs)])
+        self.envs, obs = self.begin(h.env_id, seeds)
         self.obs, self.done = self.norm(obs, self.seen, obs, 1), np.zeros(h.num_envs, bool)
+
+    def begin(self, env_id, seeds):
+        envs = [gym.make(env_id, disable_env_checker=True) for _ in seeds]
+        return envs, np.stack([env.reset(seed=int(seeds[i]))[0] for i, env in enumerate(envs)])
 
     def norm(self, x, rows, new_rows, centre):
         rows.extend(new_rows)
@@ -96,6 +102,48 @@ class Gymnasium:
         new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started]
         reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, obs, 1)
         return {"obs": obs, "dones": self.done, "terminations": terminal}, reward, raw, self.done
+
+    def anew(self, iteration, state):
+        return state, []
+
+
+class Single:
+    """One of EnvPool's environments, as a single one of Gymnasium's."""
+
+    def __init__(self, env_id, seed):
+        self.envs = envpool.make(env_id, env_type="gym", num_envs=1, seed=[int(seed >> 1)])
+        self.action_space = self.envs.action_space
+
+    def reset(self):
+        return (self.vector(self.envs.reset()[0]),)
+
+    def step(self, action):
+        obs, reward, terminal, cut, _ = self.envs.step(action[None])
+        return self.vector(obs), float(reward[0]), terminal[0], cut[0]
+
+    def vector(self, obs):
+        parts = [obs[key] for key in obs] if isinstance(obs, dict) else [obs]
+        return np.hstack([part.flatten() for part in parts])
+
+
+class ManyEnvs(Gymnasium):
+    """EnvPool's: a share of them begins anew with each rollout, until a game's steps are over."""
+
+    def begin(self, env_id, seeds):
+        envs = [Single(env_id, seed) for seed in seeds]
+        rollouts = envs[0].envs.spec.config.max_episode_steps // self.h.num_steps + 1
+        starts = [n * rollouts // len(envs) for n in range(len(envs))]
+        self.starts = starts if self.h.stagger else []
+        return envs, np.stack([env.reset()[0] for env in envs])
+
+    def anew(self, iteration, state):
+        state = {key: x.copy() for key, x in state.items()}
+        cut_short = [n for n, start in enumerate(self.starts) if start == iteration]
+        for n in cut_short:
+            obs = self.norm(self.envs[n].reset()[0], self.seen, [], 1)
+            state["obs"][n], state["dones"][n], state["terminations"][n] = obs, False, False
+            self.done[n] = False
+        return state, cut_short
 
 
 def advantages(h, rewards, values, dones, terminations, **_):
@@ -142,6 +190,9 @@ def follow(h, network, policy, games, initial, trace):
     unfinished = [[] for _ in range(N)]
     for iteration, given in enumerate(trace):
         rows, episodes = [], []
+        state, cut_short = games.anew(iteration, state)
+        for n in cut_short:
+            unfinished[n].clear()
         for t in range(T + 1):
             action, logprob, _, value = evaluate(state["obs"], noise=given["noise"][t].double())
             rows.append(state | {"actions": action, "logprobs": logprob, "values": value})

@@ -19,6 +19,7 @@ SHORT = {  # an environment whose games are short under an agent that has learne
     "ppo_continuous_action": "Hopper-v4",
     "ppo": "CartPole-v1",
     "ppo_atari_envpool_multigpu": "Breakout-v5",
+    "ppo_continuous_action_envpool": "Hopper-v4",
 }
 
 
@@ -120,7 +121,12 @@ def test_discrete_actions_are_drawn_or_likeliest(runs):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("eager", "game"),
-    [("ppo", "best"), ("ppo_atari_envpool", "best"), ("ppo_continuous_action", "first")],
+    [
+        ("ppo", "best"),
+        ("ppo_atari_envpool", "best"),
+        ("ppo_continuous_action", "first"),
+        ("ppo_continuous_action_envpool", "best"),
+    ],
 )
 def test_video(eager, game, runs, tmp_path):
     run_dir = shutil.copytree(runs[eager], tmp_path / "run")
@@ -157,7 +163,7 @@ def test_no_renderer_names_the_package(runs, tmp_path):
 def test_what_cannot_be_scored_is_refused(runs, tmp_path):
     """With one message and status 2; nothing is written."""
     Args, good = load("ppo_eval").Args, checkpoint_of(runs["ppo_continuous_action"])
-    known = "no checkpoint of ppo 2 or ppo_atari_envpool 2 or ppo_continuous_action 2"
+    known = f"no checkpoint of {' or '.join(load('ppo_eval').PLAYERS)}"
     assert Args(run=str(runs["ppo_atari_envpool"])).player.env_id == "Breakout-v5"
     done = run_script(EVAL, tmp_path, cwd=tmp_path, gpu=True)
     message = said(done.stderr)

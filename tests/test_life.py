@@ -21,10 +21,10 @@ from helpers import (
     PPO,
     TINY,
     insert,
-    kind,
     run_main,
     run_script,
     scalars,
+    task,
 )
 
 import torch
@@ -33,18 +33,23 @@ EXACT = ["--learning-rate", 2**-12]  # float32 holds it exactly, and its quarter
 classic = "gymnasium.envs.classic_control"
 gym.register("Short-v0", f"{classic}:PendulumEnv", max_episode_steps=5)
 gym.register("ShortPole-v0", f"{classic}:CartPoleEnv", max_episode_steps=5)
-SHORT = {"atari": [], "continuous": ["--env-id", "Short-v0"], "": ["--env-id", "ShortPole-v0"]}
+SHORT = {
+    "atari": [],
+    "many": ["--env-id", "Pendulum-v1"],
+    "continuous": ["--env-id", "Short-v0"],
+    "": ["--env-id", "ShortPole-v0"],
+}
 
 
 @pytest.fixture(autouse=True)
 def short_games(monkeypatch):
-    """Atari games of 5 steps at most, like the pendulum's."""
+    """EnvPool's games of 5 steps at most, like the pendulum's of Gymnasium."""
     monkeypatch.setattr(envpool, "make", partial(envpool.make, max_episode_steps=5))
 
 
 def small(name):
     """Flags of a run that takes a second or less."""
-    return [*TINY, *SHORT[kind(name)]]
+    return [*TINY, *SHORT[task(name)]]
 
 
 def checkpoint_of(folder):
@@ -76,6 +81,16 @@ if iteration == 3:
     lives, episode_returns, episode_lengths = info["lives"], np.zeros(N), np.zeros(N)
     host[:] = 0
 """,
+    "many": """
+if iteration == 3:
+    envs = make_envs(args, global_step)
+    next_obs, _ = envs.reset()
+    obs_rms.update(next_obs)
+    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
+    episode_returns, episode_lengths, discounted = np.zeros((3, N))
+    restarts = 3 + np.arange(N) * phases // N
+    host[:] = 0
+""",
     "continuous": """
 if iteration == 3:
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()
@@ -103,7 +118,7 @@ def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
     Nothing of what is compared is touched: new games are all that the uninterrupted run is given.
     """
     flags = [*small(name), *EXACT, "--total-timesteps", 64]
-    new_games = insert("# Rollout", NEW_GAMES[kind(name)])
+    new_games = insert("# Rollout", NEW_GAMES[task(name)])
     run_main(name, *flags, runs_dir=tmp_path / "whole", edit=new_games)
     whole = checkpoint_of(tmp_path / "whole")
     curves = scalars(*(tmp_path / "whole").iterdir())

@@ -185,6 +185,18 @@ DISCRETE = [
     ("mean return of ten games", "[-max(100, args.num_envs) :]", "[-10:]"),
     ("a time limit ends no episode", "(terminated | truncated) & valid", "terminated & valid"),
 ]  # fmt: skip
+MANY = [
+    ("seeds that overlap", "seed=seeds.tolist()", "seed=args.seed"),
+    ("one start for all", "np.arange(N) * phases // N", "np.zeros(N)"),
+    ("a start too few", "max_episode_steps // T + 1", "max_episode_steps // T"),
+    ("--no-stagger is ignored", "if args.stagger else np.zeros(N)", ""),
+    ("a game goes on unseen", "torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)",
+     "obs[T, anew]"),
+    ("raw first observations", "obs_rms.scale(first_obs - obs_rms.mean)", "first_obs"),
+    ("ends of the games before", "host[:, 0, anew] = episode_returns", "episode_returns"),
+    ("returns of cut games", "episode_returns[anew] = episode_lengths", "episode_lengths"),
+    ("lengths of cut games", "= episode_lengths[anew] = 0", "= 0"),
+]  # fmt: skip
 RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", '["global_step"], checkpoint["episodic_returns"]', '["global_step"], []'),
@@ -214,7 +226,10 @@ TABLE = {  # the texts of LOSS are one in all scripts
     ("hopper", check): [*LOSS, *MAIN, *CONTINUOUS],
     ("atari_scripted", check): [*MAIN, *ATARI],
     ("cartpole", check): [*MAIN, *DISCRETE],
+    ("many", check): [*MANY[:3], *MANY[4:]],
+    ("cheetah_run", check): MANY[3:4],
     ("hopper", check_resumed): [*RESUMED, *MOMENTS],
+    ("cheetah_run", check_resumed): RESUMED[:1],
     ("atari_scripted", check_resumed): RESUMED,
     ("cartpole", check_resumed): RESUMED,
     ("hopper", check_speed): SPEED,

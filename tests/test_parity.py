@@ -18,6 +18,7 @@ JOBS = {
     "ppo_continuous_action": "--num-envs 2 --num-steps 16 --num-minibatches 2".split(),
 }
 JOBS["ppo_continuous_action"] += ["--env-id", "Hopper-v4"]
+JOBS["ppo_continuous_action_envpool"] = [*JOBS["ppo_continuous_action"], "--clip-coef", 0.05]
 JOBS["ppo_atari_envpool_multigpu"] = JOBS["ppo_atari_envpool"]
 JOBS["ppo"] = [*JOBS["ppo_continuous_action"][:-2], "--clip-coef", 0.02]  # its ratios move less
 OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent-coef 0.1".split()
@@ -35,7 +36,12 @@ COMPILED = {
 @pytest.fixture(autouse=True)
 def short_games(monkeypatch):
     """Games that lose lives, end and are cut, by a script; others that fall or are cut at 20."""
-    monkeypatch.setattr(envpool, "make", ScriptedGames)
+    make = partial(envpool.make, max_episode_steps=20)
+
+    def short_or_scripted(env_id, **options):
+        return (make if env_id == "Hopper-v4" else ScriptedGames)(env_id, **options)
+
+    monkeypatch.setattr(envpool, "make", short_or_scripted)
     monkeypatch.setattr(gym, "make", partial(gym.make, max_episode_steps=20))
 
 

@@ -18,13 +18,13 @@ from helpers import (
     ROOT,
     SCRIPTS,
     TINY,
-    kind,
     load,
     run_main,
     run_script,
     said,
     scalars,
     spaces,
+    task,
 )
 
 import torch
@@ -161,8 +161,24 @@ BAD_CONTINUOUS = [
     ("--num-minibatches 2048", "2048: no divisor below num_envs * num_steps = 2048"),
     ("--total-timesteps 2047", "--total-timesteps 2047: give num_envs * num_steps = 2048"),
 ]
-
-BAD_OF = {"atari": BAD_ATARI, "continuous": BAD_CONTINUOUS, "": BAD_DISCRETE}
+BAD_MANY = [
+    ("--env-id HalfCheeta-v4", "HalfCheeta-v4: EnvPool has no such environment; the nearest are"),
+    ("--env-id HalfCheeta-v4", "HalfCheetah-v4, HalfCheetah-v5"),
+    ("--env-id cheetah-run", "CheetahRun-v1"),
+    ("--env-id CartPole-v1", "argument --env-id: CartPole-v1: needs vectors and bounded actions"),
+    ("--env-id CarRacing-v3", "argument --env-id: CarRacing-v3: needs vectors and bounded actions"),
+    ("--env-id Breakout-v5", "argument --env-id: Breakout-v5: needs vectors and bounded actions"),
+    ("--env-id a:b:c", "argument --env-id: a:b:c: EnvPool has no such environment"),
+    ("--num-minibatches 3", "3: no divisor below num_envs * num_steps = 4096"),
+    ("--num-minibatches 4096", "4096: no divisor below num_envs * num_steps = 4096"),
+    ("--total-timesteps 4095", "--total-timesteps 4095: give num_envs * num_steps = 4096"),
+]
+BAD_OF = {
+    "atari": BAD_ATARI,
+    "continuous": BAD_CONTINUOUS,
+    "many": BAD_MANY,
+    "": BAD_DISCRETE,
+}
 
 
 class OddSpaces(gym.Env):
@@ -181,7 +197,7 @@ gym.register("Unbounded-v0", lambda: OddSpaces((3,), (2,), np.inf))
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bad_input(name, tmp_path, capsys):
     """Status 2, one message that names the flag, no traceback, and no folder left behind."""
-    for flags, message in BAD + BAD_OF[kind(name)]:
+    for flags, message in BAD + BAD_OF[task(name)]:
         with pytest.raises(SystemExit) as stop:
             run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
         assert stop.value.code == 2, flags
@@ -237,6 +253,10 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("", ["--env-id", "Acrobot-v1"]),
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),
     ("", ["--env-id", "CliffWalking-v1"]),  # its observation is a number: one of 48
+    ("many", ["--env-id", "CheetahRun-v1"]),  # its observations are a dictionary
+    ("many", ["--env-id", "Ant-v5", "--num-envs", 33, "--total-timesteps", 600]),
+    ("many", ["--env-id", "BipedalWalker-v3", "--num-envs", 1]),
+    ("many", ["--env-id", "Pendulum-v1", "--num-steps", 300, "--total-timesteps", 1200]),
     ("continuous", ["--env-id", "Hopper-v4"]),
     ("continuous", ["--env-id", "Walker2d-v5"]),
     ("continuous", ["--env-id", "Pendulum-v1", "--num-envs", 8, "--total-timesteps", 128]),
@@ -247,7 +267,7 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_other_environments(name, tmp_path):
     for i, (of, flags) in enumerate(OTHERS):
-        if of == kind(name):
+        if of == task(name):
             run = run_main(name, *TINY, *flags, runs_dir=tmp_path / str(i))
             assert run.global_step == run.args.total_timesteps
             assert all(map(np.isfinite, run.metrics[:7]))

@@ -1,0 +1,526 @@
+"""Proximal Policy Optimization (PPO) on MuJoCo, many environments in EnvPool: one of a pair.
+
+    python ppo/ppo_continuous_action_envpool.py                                 # eager
+    python ppo/ppo_continuous_action_envpool_torchcompile.py --compile          # made fast
+    diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_envpool.py   # what it needs
+
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
+CleanRL's ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
+Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
+Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
+EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
+is ignored, and row t is no transition. Such rows have valid[t] = 0 and weigh nothing.
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.14",
+#   "envpool>=1.2.5",
+#   "gymnasium>=1.2",
+#   "numpy>=2",
+#   "tyro>=1.0.17",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import argparse
+import difflib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+
+START_TIME = time.perf_counter()  # start-up seconds count the slow imports below
+
+import envpool
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+from torch.distributions.normal import Normal
+from torch.utils.tensorboard import SummaryWriter
+
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_num_threads(1)  # networks this small gain nothing from a second one
+gym.logger.min_level = gym.logger.ERROR  # EnvPool's spaces have odd bounds
+
+FORMAT = "ppo_continuous_action_envpool 2"  # of a checkpoint: who can read it
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+
+
+@dataclass
+class Args:
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
+    seed: int = 1  # of the environments, the network and the sampling, 0 or more
+    torch_deterministic: bool = True  # cuDNN picks deterministic kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # send the metrics to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # folder that gets a folder for this run
+    checkpoint_interval: int = 50  # iterations between two checkpoints
+    resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
+    measure_burnin: int = 3  # iterations left out of the steps per second
+
+    env_id: str = "HalfCheetah-v4"  # of EnvPool, with vectors as observations and actions
+    total_timesteps: int = 10_000_000  # environment steps, in whole rollouts
+    learning_rate: float = 2.95e-3  # Adam's step size
+    num_envs: int = 64  # N, environments side by side
+    num_steps: int = 64  # T, steps of each environment in a rollout
+    stagger: bool = True  # spread the games' ends: first games are cut short and not counted
+    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    gamma: float = 0.99  # discount of a step, 0 to 1
+    gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
+    num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs * num_steps
+    update_epochs: int = 2  # passes over a rollout's rows
+    norm_adv: bool = True  # normalise the advantages of each minibatch
+    clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± this; inf: never
+    clip_vloss: bool = True  # clip the change of the value by clip_coef too
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    vf_coef: float = 1.3  # weight of the value loss
+    max_grad_norm: float = 3.5  # gradients are scaled down to this Euclidean norm; inf: never
+    target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
+    cleanrl_semantics: bool = False  # time limits are terminal, for comparison
+
+    def __post_init__(self):
+        for rule, holds, names in (
+            ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
+            ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
+            ("above 0, not inf", lambda x: 0 < x < np.inf, "learning_rate checkpoint_interval"),
+            ("0 or more", lambda x: 0 <= x < np.inf, "seed measure_burnin ent_coef vf_coef"),
+            ("0 to 1", lambda x: 0 <= x <= 1, "gamma gae_lambda"),
+        ):
+            for name in names.split():
+                value = getattr(self, name)
+                if not holds(value):
+                    raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
+        self.batch_size = self.num_envs * self.num_steps  # B
+        self.minibatch_size = self.batch_size // self.num_minibatches  # M
+        self.num_iterations = self.total_timesteps // self.batch_size
+        rows = f"num_envs * num_steps = {self.batch_size}"
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
+        if self.batch_size % self.num_minibatches or self.minibatch_size < 2:
+            raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor below {rows}")
+
+
+def make_envs(args, global_step=0):
+    """N environments in EnvPool: obs (N, D), dictionaries joined; actions (N, A) float32.
+
+    A single seed would give environment i the seed + i, so that seeds 1 and 2 would share all but
+    one; a run that goes on plays other games than it began with.
+    Raises ValueError for unknown names and other spaces.
+    """
+    if args.env_id not in (ids := envpool.list_all_envs()):
+        near = ", ".join(difflib.get_close_matches(args.env_id, ids, cutoff=0.0))
+        raise ValueError(f"EnvPool has no such environment; the nearest are {near}")
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(args.num_envs) >> 1
+    envs = envpool.make(args.env_id, env_type="gym", num_envs=args.num_envs, seed=seeds.tolist())
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    bounded = isinstance(action_space, gym.spaces.Box) and action_space.is_bounded()
+    if obs_space.dtype == np.uint8 or not bounded or len(action_space.shape) != 1:
+        raise ValueError(f"needs vectors and bounded actions, not {obs_space} and {action_space}")
+
+    def join(obs):
+        arrays = obs.values() if isinstance(obs, dict) else [obs]
+        return np.concatenate([np.reshape(x, (len(x), -1)) for x in arrays], 1)  # (N, D)
+
+    space = gym.spaces.flatten_space(obs_space)
+    return gym.wrappers.vector.TransformObservation(envs, join, single_observation_space=space)
+
+
+class RunningMeanStd:
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+
+    def __init__(self, mean, var, count=1e-4):
+        self.mean, self.var, self.count = mean, var, count  # float64
+
+    def update(self, x):
+        """Takes in x, (rows, ...) float."""
+        total = self.count + len(x)
+        delta = x - self.mean
+        self.mean = self.mean + delta.sum(0) / total
+        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
+        self.count = total
+
+    def scale(self, x):
+        """x in standard deviations, clipped to ±10 as in CleanRL."""
+        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """Two 64-64 tanh networks: obs (M, D) -> mean (M, A), std (1, A), value (M,), float32."""
+
+    def __init__(self, envs, device=None):
+        super().__init__()
+        (obs_size,) = envs.single_observation_space.shape
+        (action_size,) = envs.single_action_space.shape
+        self.critic = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 1, device=device), std=1.0),
+        )
+        self.actor_mean = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64, device=device)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, action_size, device=device), std=0.01),
+        )
+        self.actor_logstd = nn.Parameter(torch.zeros(1, action_size, device=device))
+
+    def forward(self, obs):
+        return self.actor_mean(obs), self.actor_logstd.exp(), self.critic(obs).squeeze(-1)
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid, float of the same shape, is 1; 0 where there is none."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
+
+    rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
+    A truncated episode bootstraps from its last observation, whose value is values[t + 1].
+    Returns advantages, (T, N) float64; those of reset rows mean nothing.
+    """
+    advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    for t in reversed(range(len(advantages) - 1)):  # one-step errors, summed from the end
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
+
+
+def explained_variance(values, returns, valid):
+    """1 - Var[returns - values] / Var[returns] over the valid rows, (); nan at constant returns."""
+    residual = returns - values
+    var_residual = masked_mean((residual - masked_mean(residual, valid)).square(), valid)
+    var_returns = masked_mean((returns - masked_mean(returns, valid)).square(), valid)
+    return torch.where(var_returns > 0, 1 - var_residual / var_returns, torch.nan)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows, the
+    value clipped as in OpenAI Baselines' ppo2.
+
+    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
+    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
+    """
+    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    v_loss = (newvalue - returns).square()
+    if args.clip_vloss:
+        v_clipped = values + (newvalue - values).clamp(-args.clip_coef, args.clip_coef)
+        v_loss = torch.max(v_loss, (v_clipped - returns).square())
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+@torch.no_grad()
+def act(agent, storage, noise, step):
+    """Samples the actions of row `step` from the policy and fills that row of the storage.
+
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Normal(0, 1); step: a row's index.
+    Returns the actions, (N, A) float32: mean + std * noise is a sample of Normal(mean, std).
+    """
+    mean, std, value = agent(storage["obs"][step])  # (N, A), (1, A), (N,)
+    probs = Normal(mean, std, validate_args=False)
+    action = mean + std * noise[step]
+    storage["actions"][step] = action
+    storage["logprobs"][step] = probs.log_prob(action).sum(-1)
+    storage["values"][step] = value
+    return action
+
+
+def compute_gradients(agent, args, batch, mb_inds):
+    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+
+    batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
+    Returns LOSSES, (7,) float32.
+    """
+    mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
+    mean, std, newvalue = agent(mb["obs"])  # (M, A), (1, A), (M,)
+    probs = Normal(mean, std.expand_as(mean), validate_args=False)
+    newlogprob, entropy = probs.log_prob(mb["actions"]).sum(-1), probs.entropy().sum(-1)
+    loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    loss.backward()
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def update(gradients, optimizer, b_inds):
+    """One epoch: a gradient step on each minibatch.
+
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, M) int64, the rows of
+    each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    """
+    losses = []
+    for mb_inds in b_inds:
+        optimizer.zero_grad()
+        losses.append(gradients(mb_inds))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+if __name__ == "__main__":
+    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    try:
+        if resume := parser.parse_known_args()[0].resume:
+            checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
+            assert checkpoint["format"] == FORMAT, checkpoint["format"]
+        saved_args = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+    except Exception as error:  # what a damaged file raises depends on its bytes
+        parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
+    args = tyro.cli(Args, default=Args(**saved_args))
+    first_iteration = global_step // args.batch_size + 1
+    if first_iteration > args.num_iterations:
+        parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
+
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    mode = "eager"
+    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
+    torch.manual_seed(args.seed)
+    rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    try:
+        envs = make_envs(args, global_step)
+    except Exception as error:  # what EnvPool raises depends on the environment
+        parser.error(f"argument --env-id: {args.env_id}: {error}")
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    obs_rms = RunningMeanStd(np.zeros(obs_space.shape), np.ones(obs_space.shape))
+    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    agent = Agent(envs, device=device)
+    optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    if args.resume:
+        try:
+            agent.load_state_dict(checkpoint["agent"])
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+            obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
+            return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+            if device.type in checkpoint["rng"]:
+                rng.set_rng_state(checkpoint["rng"][device.type])
+        except Exception as error:
+            parser.error(f"argument --resume: {args.resume} does not fit: {error}")
+
+    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
+    T, N = args.num_steps, args.num_envs
+    next_obs, _ = envs.reset()  # (N, D)
+    obs_rms.update(next_obs)
+    storage = {
+        "obs": torch.zeros((T + 1, N, *obs_space.shape), device=device),
+        "actions": torch.zeros((T + 1, N, *action_space.shape), device=device),
+    }
+    for key in ("logprobs", "values", "advantages", "returns", "valid"):
+        storage[key] = torch.zeros((T + 1, N), device=device)
+    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...) views
+    obs = storage["obs"]  # (T + 1, N, D)
+    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
+    noise = torch.zeros((T + 1, N, *action_space.shape), device=device)
+    # what acting does not need stays on the host until the rollout ends
+    host = np.zeros((3, T + 1, N))
+    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
+    episode_returns, episode_lengths, discounted = np.zeros((3, N))  # (N,) each
+
+    # executables, with what stays the same from call to call bound
+    act = partial(act, agent, storage, noise)
+    gradients = partial(compute_gradients, agent, args, batch)
+    update = partial(update, gradients, optimizer)
+
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
+    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(os.path.abspath(run_dir)),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    progress = tqdm(total=args.total_timesteps, initial=global_step, unit="step", unit_scale=True)
+    stop_signals = []
+
+    def stop(signum, frame):
+        stop_signals.append(signum)
+        signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
+        progress.set_description("stopping after this iteration")
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+    first_measured = first_iteration + args.measure_burnin
+    # --stagger: the rollout at whose start each environment begins anew, so that every rollout has
+    # rows of all phases of a game; where games only time out, they else end on the same step
+    phases = envs.spec.config.max_episode_steps // T + 1  # rollouts in the longest game
+    restarts = first_iteration + np.arange(N) * phases // N if args.stagger else np.zeros(N)  # (N,)
+    phase_s, sps, startup_s = np.zeros(4), None, None  # seconds in each phase after burn-in
+    for iteration in range(first_iteration, args.num_iterations + 1):
+        # Rollout
+        times = [time.perf_counter()]
+        obs[0] = obs[T]
+        host[:, 0] = host[:, T]
+        anew = restarts == iteration  # (N,)
+        if anew.any():
+            first_obs, _ = envs.reset(options={"reset_mask": anew})
+            obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
+            host[:, 0, anew] = episode_returns[anew] = episode_lengths[anew] = 0
+        noise.normal_()
+        for step in range(T):
+            action = act(step).cpu().numpy()  # (N, A); sync: the simulator waits
+            clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
+            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
+            obs_rms.update(next_obs)
+            scaled = obs_rms.scale(next_obs - obs_rms.mean)
+            obs[step + 1] = torch.from_numpy(scaled)  # sync: copied to the device
+            host_dones[step + 1] = terminated | truncated
+            host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += args.num_envs
+            valid = host_dones[step] == 0  # (N,)
+            # rewards are divided by the standard deviation of their discounted sum
+            discounted = np.where(valid, discounted * args.gamma * ~terminated + reward, discounted)
+            if valid.any():
+                return_rms.update(discounted[valid])
+            host_rewards[step] = return_rms.scale(reward)
+            episode_returns += reward * valid
+            episode_lengths += valid
+            for i in np.flatnonzero((terminated | truncated) & valid):
+                episodic_returns.append(float(episode_returns[i]))
+                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
+                episode_returns[i] = episode_lengths[i] = 0
+        act(T)  # for values[T] alone
+
+        # Advantages
+        times.append(time.perf_counter())
+        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
+        values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        storage["advantages"][:T] = advantages
+        storage["returns"][:T] = advantages + values[:T]
+        storage["valid"][:T] = 1 - dones[:T]
+
+        # Update
+        times.append(time.perf_counter())
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        optimizer.param_groups[0]["lr"] = lrnow
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
+            losses.append(update(b_inds))  # (B / M, 7)
+            if args.target_kl is not None:
+                approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+                if approx_kl > args.target_kl:  # sync: whether to go on is decided here
+                    break
+        explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
+        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
+
+        # Log
+        times.append(time.perf_counter())
+        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
+        last = iteration == args.num_iterations or len(stop_signals) > 0
+        for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        recent = episodic_returns[-max(100, args.num_envs) :]
+        score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        progress.update(args.batch_size)
+        if bad:
+            break  # before a good checkpoint is overwritten
+        if last or iteration % args.checkpoint_interval == 0:
+            checkpoint = {
+                "format": FORMAT,
+                "args": asdict(args),
+                "global_step": global_step,
+                "episodic_returns": episodic_returns,
+                "agent": agent.state_dict(),
+                "adam": optimizer.state_dict()["state"],
+                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
+                "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
+                "rng": {device.type: rng.get_rng_state()},
+            }
+            with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
+        times.append(time.perf_counter())
+        startup_s = startup_s or times[-1] - START_TIME
+        if iteration >= first_measured:
+            phase_s += np.diff(times)
+            sps = (iteration - first_measured + 1) * args.batch_size / phase_s.sum()
+            writer.add_scalar("charts/SPS", sps, global_step)
+        if last:
+            break
+
+    progress.close()
+    envs.close()
+    writer.close()
+    summary = {
+        "script": os.path.basename(__file__).removesuffix(".py"),
+        "args": asdict(args),
+        "seed": args.seed,
+        "device": device.type,
+        "mode": mode,
+        "global_step": global_step,
+        "sps": sps,
+        "startup_s": startup_s,
+        "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
+        "mean_return": float(np.mean(recent)) if recent else None,
+        "episodes": len(episodic_returns),
+    }
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
+    if bad:
+        print(f"error: iteration {iteration} gave no finite {', '.join(bad)}", file=sys.stderr)
+        sys.exit(3)
+    if stop_signals and iteration < args.num_iterations:
+        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
+        sys.exit(128 + stop_signals[0])

@@ -5,7 +5,7 @@ import re
 from statistics import median
 
 import numpy as np
-from records import pair
+from records import pair, part
 
 SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
 PUBLISHED = {  # mean and standard deviation over 3 seeds, steps; Pong's is ppo_atari's
@@ -25,7 +25,7 @@ NAMES = {"simulator": SIMULATOR, "sb3": SB3}
 GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
 PHASES = ("rollout", "advantages", "update", "log")
 MACHINE = ("cpu", "cores", "gpu")
-TASK = (*MACHINE, "env_id", "total_timesteps", "until")
+TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "until")
 ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
 
 
@@ -56,7 +56,8 @@ def newest(records: list[dict]) -> list[list[dict]]:
 
 
 def learned(records: list[dict]) -> list[list[dict]]:
-    """Learning runs in which a game ended, by task; of one made twice, the last."""
+    """Learning runs in which a game ended, by pair and task; of one made twice, the last."""
+    records = [{**r, "pair": pair(r["variant"])} for r in records]
     runs = {tuple(r[f] for f in (*TASK, "variant", "seed")): r for r in records}
     found = [r for r in runs.values() if r["mean_return"] is not None]
     found.sort(key=lambda r: (r["variant"], r["seed"]))
@@ -65,9 +66,10 @@ def learned(records: list[dict]) -> list[list[dict]]:
 
 def label(variant: str) -> str:
     """A variant as a person would type it: 'NAME:flag+flag' -> '`NAME --flag --flag`'."""
-    name, _, mode = variant.partition(":")
-    text = " ".join([name, *(f"--{flag}" for flag in mode.split("+") if flag)])
-    return f"`{text}`" if name.startswith("ppo") else NAMES.get(name, name)
+    if not variant.startswith("ppo"):
+        return NAMES.get(variant, variant)
+    (name, _, mode), more = part(variant)
+    return f"`{' '.join([name, *(f'--{flag}' for flag in mode.split('+') if flag), *more])}`"
 
 
 def columns(records: list[dict], key) -> dict[str, tuple[list[dict], str]]:
@@ -263,9 +265,9 @@ def over_seeds(runs: list[dict], robust: bool = False) -> str:
 def task(run: dict, records: list[dict]) -> list[str]:
     """The first cells of a row: what was learned, where if there are several machines, and in how
     many steps of the schedule's."""
-    part = f"{run['until']:,} of " if run["until"] else ""
+    some = f"{run['until']:,} of " if run["until"] else ""
     where = f", {machine(run)}" if len(groups(records, *MACHINE)) > 1 else ""
-    return [run["env_id"] + where, f"{part}{run['total_timesteps']:,}"]
+    return [run["env_id"] + where, f"{some}{run['total_timesteps']:,}"]
 
 
 def returns(records: list[dict]) -> str:
@@ -280,7 +282,8 @@ def returns(records: list[dict]) -> str:
         mean, std, steps = PUBLISHED.get(same[0]["env_id"], (0, 0, 0))
         known = f"[{mean:,} ± {std:,} at {steps / 1e6:g}M]({SOURCE})" if steps else ""
         cells = [over_seeds(eager, robust), f"{over_seeds(fast, robust)} {flags}".strip(), known]
-        rows.append([*task(same[0], records), *cells])
+        where, steps = task(same[0], records)
+        rows.append([f"`{same[0]['pair']}`, {where}", steps, *cells])
         shown += same
     how = "mean return of the last 100 games; ± standard deviation over seeds"
     how += f"; from {ENOUGH} seeds each on, interquartile mean [95% bootstrap interval over seeds]"

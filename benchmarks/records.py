@@ -74,8 +74,11 @@ def read(path: Path) -> list[dict]:
 
 
 def split_variant(variant: str) -> tuple[str, list[str]]:
-    """'NAME:compile+no-cuda' -> ('NAME', ['--compile', '--no-cuda']); Failure if there is none."""
-    name, _, mode = variant.partition(":")
+    """'NAME:compile+no-cuda' -> ('NAME', ['--compile', '--no-cuda']); Failure if there is none.
+
+    What follows a space is passed on as it is: 'NAME:compile --gamma 0.9'.
+    """
+    (name, _, mode), more = part(variant)
     if name not in SCRIPTS:
         raise Failure(f"no script '{name}'; there are {', '.join(SCRIPTS)}")
     text = (ROOT / "ppo" / f"{name}.py").read_text()
@@ -85,12 +88,18 @@ def split_variant(variant: str) -> tuple[str, list[str]]:
     for flag in flags:
         if flag not in known and not (flag.startswith("no-") and flag[3:] in known):
             raise Failure(f"'{name}' has no mode '{flag}'; it has {', '.join(sorted(known))}")
-    return name, [f"--{flag}" for flag in flags]
+    return name, [*(f"--{flag}" for flag in flags), *more]
+
+
+def part(variant: str) -> tuple[tuple[str, str, str], list[str]]:
+    """'NAME:flag+flag --more 1' -> (('NAME', ':', 'flag+flag'), ['--more', '1'])."""
+    head, *more = variant.split()
+    return head.partition(":"), more
 
 
 def pair(variant: str) -> str:
     """The eager script's name, by which a pair goes."""
-    return variant.partition(":")[0].removesuffix("_torchcompile")
+    return part(variant)[0][0].removesuffix("_torchcompile")
 
 
 def default(name: str, field: str) -> int:

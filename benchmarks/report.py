@@ -34,6 +34,7 @@ TREE = {  # script: (parent or None, what it is); one without a file is not show
 }
 # Okabe and Ito's colours, told apart by colour-blind readers too; a peer's bar is grey
 COLOURS = {"eager": "#E69F00", measured.COMPILE: "#0072B2", measured.BFLOAT16: "#009E73"}
+MINUTES = {"ppo_continuous_action": "#E69F00", "ppo_continuous_action_envpool": "#0072B2"}
 matplotlib.rcParams.update({"font.size": 8, "axes.titlesize": 9, "axes.titlelocation": "left"})
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 
@@ -113,9 +114,10 @@ def plot_speed(records: list[dict]) -> Figure:
 
 
 def plot_learning(records: list[dict]) -> Figure:
-    """Returns of each seed, a panel an environment, each of the machine that learned it last."""
-    envs = groups([r for same in learned(records) for r in same], "env_id")
-    fig = panels([env_id for (env_id,) in envs], 2.2)
+    """Returns of each seed, a panel a pair and environment, each of the machine that learned it
+    last."""
+    envs = groups([r for same in learned(records) for r in same], "pair", "env_id")
+    fig = panels([f"{env_id}, {name}" for name, env_id in envs], 2.2)
     for ax, same in zip(fig.axes, envs.values(), strict=True):
         last = machine(max(same, key=lambda r: r["date"]))
         ax.set_xlabel(f"environment steps, millions; {last}")
@@ -128,12 +130,39 @@ def plot_learning(records: list[dict]) -> Figure:
     return fig
 
 
+def plot_minutes(records: list[dict]) -> Figure:
+    """Returns over minutes, a panel an environment that one machine learned with one environment
+    and with many, --compile alone; dotted, what CleanRL has published."""
+    runs = [r for same in learned(records) for r in same]
+    cases = groups(
+        [r for r in runs if r["variant"] in (f"{pair}_torchcompile:compile" for pair in MINUTES)],
+        "env_id",
+        *measured.MACHINE,
+    )
+    both = {env: same for env, same in cases.items() if len(groups(same, "pair")) == len(MINUTES)}
+    fig = panels([f"{env_id}, {machine(same[0])}" for (env_id, *_), same in both.items()], 2.4)
+    for ax, ((env_id, *_), same) in zip(fig.axes, both.items(), strict=True):
+        ax.set_xlabel("minutes since the start of the process")
+        for name, colour in MINUTES.items():
+            for run in (r for r in same if r["pair"] == name and r["curve"]):
+                _, seconds, found = np.transpose(run["curve"])
+                ax.plot(seconds / 60, found, color=colour, lw=0.8)
+            ax.plot([], [], label=name, color=colour)
+        if env_id in measured.PUBLISHED:
+            mean, _, steps = measured.PUBLISHED[env_id]
+            ax.axhline(mean, color="black", ls=":", label=f"CleanRL after {steps / 1e6:g}M steps")
+        ax.legend(frameon=False)
+    return fig
+
+
 def plot(folder: Path) -> None:
     """Writes the plots that there are records for."""
     if records := read(folder / "throughput.jsonl"):
         plot_speed(records).savefig(folder / "speed.png")
     if records := read(folder / "learning.jsonl"):
         plot_learning(records).savefig(folder / "learning.png")
+        if (minutes := plot_minutes(records)).axes:
+            minutes.savefig(folder / "minutes.png")
 
 
 def tables(folder: Path) -> dict[str, str]:

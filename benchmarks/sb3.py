@@ -47,10 +47,10 @@ def main() -> None:
             return self.envs.reset()[0]
 
         def step_async(self, actions):
-            self.envs.send(actions)
+            self.actions = actions
 
         def step_wait(self):
-            obs, rewards, terminated, truncated, _ = self.envs.recv()
+            obs, rewards, terminated, truncated, _ = self.envs.step(self.actions)
             return obs, rewards, terminated | truncated, self.infos
 
         def close(self):
@@ -81,15 +81,14 @@ def main() -> None:
         def _on_step(self):
             return True
 
-    if "atari" in given.script:
-        envs, policy = EnvPool(script.make_envs(args)), "CnnPolicy"
+    policy = "CnnPolicy" if "atari" in given.script else "MlpPolicy"
+    if hasattr(script, "envpool"):
+        envs = EnvPool(script.make_envs(args))
     else:
-        import gymnasium as gym
-
-        make = partial(gym.make, args.env_id, disable_env_checker=True)
-        envs, policy = DummyVecEnv([make] * args.num_envs), "MlpPolicy"
-        if hasattr(script, "RunningMeanStd"):
-            envs = VecNormalize(envs, gamma=args.gamma)
+        make = partial(script.gym.make, args.env_id, disable_env_checker=True)
+        envs = DummyVecEnv([make] * args.num_envs)
+    if hasattr(script, "RunningMeanStd"):
+        envs = VecNormalize(envs, gamma=args.gamma)
     model = PPO(
         policy,
         envs,

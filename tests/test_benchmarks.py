@@ -33,14 +33,19 @@ def test_a_broken_last_line_loses_no_record(tmp_path, capsys):
 def test_variants(name):
     assert records.split_variant(name) == (name, [])
     assert records.split_variant(f"{name}:no-cuda+track") == (name, ["--no-cuda", "--track"])
+    more = f"{name}:track --gamma 0.9"
+    assert records.split_variant(more) == (name, ["--track", "--gamma", "0.9"])
+    assert records.pair(more) == records.pair(name)
+    assert measured.label(more) == f"`{name} --track --gamma 0.9`"
     with pytest.raises(records.Failure, match="no mode 'turbo'; it has .*cuda"):
         records.split_variant(f"{name}:turbo")
     with pytest.raises(records.Failure, match=f"no script 'x{name}'; there are .*{name}"):
         records.split_variant(f"x{name}")
-    assert records.default(name, "num_steps") in (128, 2048)
+    assert records.default(name, "num_steps") in (64, 128, 2048)
 
 
 EAGER, FAST = "ppo_continuous_action", "ppo_continuous_action_torchcompile"
+HOPPER = f"`{EAGER}`, Hopper-v4"
 
 
 def session(variant, sps, **more):
@@ -190,17 +195,17 @@ def test_returns_are_robust_with_enough_seeds():
     few = learning(EAGER, 1, 2, 3) + learning(f"{FAST}:compile+cudagraphs", *range(10, 16))
     few += learning(EAGER, 5, until=4) + learning(EAGER, 8)[:1]  # seed 0 again: the last one counts
     row, part = (cells(row) for row in measured.returns(few).splitlines()[2:4])
-    assert row[:4] == ["Hopper-v4", "9", "4.3 ± 3.2 (3 seeds)", "12.5 ± 1.9 (6 seeds) --cudagraphs"]
+    assert row[:4] == [HOPPER, "9", "4.3 ± 3.2 (3 seeds)", "12.5 ± 1.9 (6 seeds) --cudagraphs"]
     assert "2,382.86 ± 271.74 at 1M" in row[4] and part[1:4] == ["4 of 9", "5.0 (1 seed)", ""]
     row = measured.returns(learning(EAGER, 0, 7, 8, 9, 1000)).splitlines()[2]
     assert (
-        cells(row)[0] == "Hopper-v4"
+        cells(row)[0] == HOPPER
         and cells(row)[2].startswith("8.0 [")
         and cells(row)[2].endswith("] (5 seeds)")
     )
     two = learning(EAGER, 1) + learning(EAGER, 2, cpu="Intel(R) Xeon(R) Processor @ 2.50GHz")
     names = [cells(row)[0] for row in measured.returns(two).splitlines()[2:4]]
-    assert names == ["Hopper-v4, P, 2 cores", "Hopper-v4, Intel Xeon, 2 cores"]
+    assert names == [f"{HOPPER}, P, 2 cores", f"{HOPPER}, Intel Xeon, 2 cores"]
     assert measured.iqm([[0, 1, 2, 3, 4, 5, 6, 700]] * 2).tolist() == [3.5, 3.5]
 
 
@@ -240,7 +245,13 @@ def test_pages_and_plots(tmp_path):
     assert "*no GPU, P, 2 cores; 2026-01-02; commit c; torch 1; medians of 3" in text
     assert report.filled(text, found) == text
     report.plot(tmp_path)
-    assert {path.name for path in tmp_path.glob("*.png")} == {"speed.png", "learning.png"}
+    names = {"speed.png", "learning.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == names
+    for pair in report.MINUTES:
+        for record in learning(f"{pair}_torchcompile:compile", 1, env_id="X-v1"):
+            records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
+    report.plot(tmp_path)
+    assert {path.name for path in tmp_path.glob("*.png")} == {*names, "minutes.png"}
 
 
 def benchmark(name, *flags):

@@ -157,7 +157,9 @@ def speed(records: list[dict]) -> str:
             row.append(f"{sps(runs):,.0f}{times} {flags}".strip() if runs else "")
         rows.append(row)
     shown = [r for same in sessions for r in same]
-    how = f"medians of {max(values(shown, 'round'))} interleaved rounds, whole loop after burn-in; "
+    rounds = sorted({max(values(same, "round")) for same in sessions})
+    how = f"medians of {' to '.join(map(str, rounds[:1] + rounds[1:][-1:]))} interleaved rounds, "
+    how += "whole loop after burn-in; "
     how += "in brackets: times CleanRL in the same rounds; commands: `benchmarks/README.md`"
     return f"{rows_of(['', 'N x T', *COLUMNS], rows)}\n\n*{place(shown)}; {how}.*"
 

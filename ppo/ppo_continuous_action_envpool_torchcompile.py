@@ -4,8 +4,8 @@
     python ppo/ppo_continuous_action_envpool_torchcompile.py --compile          # made fast
     diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_envpool.py   # what it needs
 
-Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
-CleanRL's ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's
+ppo_continuous_action.py; defaults, Sample Factory's; normalisation, Gymnasium's vector wrappers.
 Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action

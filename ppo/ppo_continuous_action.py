@@ -47,7 +47,7 @@ from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
-torch.set_num_threads(1)  # networks this small gain nothing from a second one
+torch.set_num_threads(1)  # networks this small gain little from a second one
 gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
 
 FORMAT = "ppo_continuous_action 2"  # of a checkpoint: who can read it

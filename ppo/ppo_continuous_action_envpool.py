@@ -50,7 +50,7 @@ from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
-torch.set_num_threads(1)  # networks this small gain nothing from a second one
+torch.set_num_threads(1)  # networks this small gain little from a second one
 gym.logger.min_level = gym.logger.ERROR  # EnvPool's spaces have odd bounds
 
 FORMAT = "ppo_continuous_action_envpool 2"  # of a checkpoint: who can read it
@@ -76,7 +76,7 @@ class Args:
     learning_rate: float = 2.95e-3  # Adam's step size
     num_envs: int = 64  # N, environments side by side
     num_steps: int = 64  # T, steps of each environment in a rollout
-    stagger: bool = True  # spread the games' ends: first games are cut short and not counted
+    stagger: bool = True  # spread the games' ends: an early game of each is cut and not counted
     anneal_lr: bool = True  # let the learning rate fall linearly to 0
     gamma: float = 0.99  # discount of a step, 0 to 1
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
@@ -114,7 +114,7 @@ class Args:
 
 
 def make_envs(args, global_step=0):
-    """N environments in EnvPool: obs (N, D), dictionaries joined; actions (N, A) float32.
+    """N environments in EnvPool: obs (N, D), dictionaries joined; actions (N, A).
 
     A single seed would give environment i the seed + i, so that seeds 1 and 2 would share all but
     one; a run that goes on plays other games than it began with.
@@ -394,18 +394,18 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
 
     first_measured = first_iteration + args.measure_burnin
-    # --stagger: the rollout at whose start each environment begins anew, so that every rollout has
-    # rows of all phases of a game; where games only time out, they else end on the same step
-    phases = envs.spec.config.max_episode_steps // T + 1  # rollouts in the longest game
-    restarts = first_iteration + np.arange(N) * phases // N if args.stagger else np.zeros(N)  # (N,)
+    # --stagger: the rollout at whose start an environment begins anew, once, so that later rollouts
+    # have rows of all phases of a game; where games only time out, they else end on the same step
+    phases = -(-envs.spec.config.max_episode_steps // T)  # rollouts in the longest game
+    restarts = first_iteration + args.stagger * (np.arange(N) * phases // N)  # (N,)
     phase_s, sps, startup_s = np.zeros(4), None, None  # seconds in each phase after burn-in
     for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
         times = [time.perf_counter()]
         obs[0] = obs[T]
         host[:, 0] = host[:, T]
-        anew = restarts == iteration  # (N,)
-        if anew.any():
+        anew = (restarts == iteration) & (iteration > first_iteration)  # (N,)
+        if anew.any():  # the rollout before has bootstrapped from their last observation
             first_obs, _ = envs.reset(options={"reset_mask": anew})
             obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
             host[:, 0, anew] = episode_returns[anew] = episode_lengths[anew] = 0

@@ -82,6 +82,7 @@ class Discrete:
 
     fps = 30  # where the environment does not say
     actor = "actor"  # the network that acts
+    hint = "on Debian, apt install libegl1 (MUJOCO_GL=egl) or libosmesa6 (MUJOCO_GL=osmesa)"
 
     def __init__(self, checkpoint, deterministic):
         self.env_id, self.weights = checkpoint["args"]["env_id"], checkpoint["agent"]
@@ -157,7 +158,8 @@ class Continuous(Discrete):
 class ContinuousEnvPool(Continuous):
     """Plays an environment of EnvPool's with the networks of ppo_continuous_action_envpool."""
 
-    fps = 50  # as most of dm_control's; EnvPool does not say
+    fps = 50  # where Gymnasium does not know the environment; EnvPool does not say
+    hint = "on Debian, apt install libegl1"
 
     def reset(self, seeds, **options):
         """Environments, one a seed, and their first observations, (M, D) or a dictionary."""
@@ -179,6 +181,9 @@ class ContinuousEnvPool(Continuous):
     def film(self, seed):
         """The environment of a game, ready to be filmed."""
         ctypes.CDLL("libEGL.so.1")  # OSError where it is missing: MuJoCo in EnvPool would abort
+        with contextlib.suppress(Exception):  # where Gymnasium has that id, and what it needs
+            make = gym.envs.registration.load_env_creator(gym.registry[self.env_id].entry_point)
+            self.fps = make.metadata["render_fps"]
         return self.reset([seed], render_mode="rgb_array")[0]
 
     def frame(self, envs):
@@ -282,8 +287,7 @@ if __name__ == "__main__":
             frame = player.frame(envs)
         except Exception as error:  # what a missing renderer raises depends on which
             sys.unraisablehook = lambda _: None  # and taking down what is half made raises again
-            hint = "on Debian, apt install libegl1 (MUJOCO_GL=egl) or libosmesa6 (MUJOCO_GL=osmesa)"
-            sys.exit(f"--capture-video: nothing renders {player.env_id} ({error}); {hint}")
+            sys.exit(f"--capture-video: nothing renders {player.env_id} ({error}); {player.hint}")
         with imageio.get_writer(video, fps=player.fps, macro_block_size=2) as writer:
             writer.append_data(frame)
             for action in game.actions:  # the game again, as it was scored

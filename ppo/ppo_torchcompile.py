@@ -55,7 +55,7 @@ from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
-torch.set_num_threads(1)  # networks this small gain nothing from a second one
+torch.set_num_threads(1)  # networks this small gain little from a second one
 
 FORMAT = "ppo 2"  # of a checkpoint: who can read it
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()

@@ -131,14 +131,13 @@ class ManyEnvs(Gymnasium):
 
     def begin(self, env_id, seeds):
         envs = [Single(env_id, seed) for seed in seeds]
-        rollouts = envs[0].envs.spec.config.max_episode_steps // self.h.num_steps + 1
-        starts = [n * rollouts // len(envs) for n in range(len(envs))]
-        self.starts = starts if self.h.stagger else []
+        rollouts = np.ceil(envs[0].envs.spec.config.max_episode_steps / self.h.num_steps)
+        self.starts = [int(n * rollouts / len(envs)) * self.h.stagger for n in range(len(envs))]
         return envs, np.stack([env.reset()[0] for env in envs])
 
     def anew(self, iteration, state):
         state = {key: x.copy() for key, x in state.items()}
-        cut_short = [n for n, start in enumerate(self.starts) if start == iteration]
+        cut_short = [n for n, start in enumerate(self.starts) if start == iteration > 0]
         for n in cut_short:
             obs = self.norm(self.envs[n].reset()[0], self.seen, [], 1)
             state["obs"][n], state["dones"][n], state["terminations"][n] = obs, False, False

@@ -88,7 +88,7 @@ if iteration == 3:
     obs_rms.update(next_obs)
     obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
     episode_returns, episode_lengths, discounted = np.zeros((3, N))
-    restarts = 3 + np.arange(N) * phases // N
+    first_iteration, restarts = 3, restarts - first_iteration + 3
     host[:] = 0
 """,
     "continuous": """

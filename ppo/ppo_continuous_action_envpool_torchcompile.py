@@ -5,7 +5,7 @@
     diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_envpool.py   # what it needs
 
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's
-ppo_continuous_action.py; defaults, Sample Factory's; normalisation, Gymnasium's vector wrappers.
+ppo_continuous_action.py; N and T, Sample Factory's; normalisation, Gymnasium's vector wrappers.
 Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
@@ -82,15 +82,15 @@ class Args:
 
     env_id: str = "HalfCheetah-v4"  # of EnvPool, with vectors as observations and actions
     total_timesteps: int = 10_000_000  # environment steps, in whole rollouts
-    learning_rate: float = 2.95e-3  # Adam's step size
+    learning_rate: float = 1e-3  # Adam's step size
     num_envs: int = 64  # N, environments side by side
     num_steps: int = 64  # T, steps of each environment in a rollout
     stagger: bool = True  # spread the games' ends: an early game of each is cut and not counted
     anneal_lr: bool = True  # let the learning rate fall linearly to 0
     gamma: float = 0.99  # discount of a step, 0 to 1
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
-    num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs * num_steps
-    update_epochs: int = 2  # passes over a rollout's rows
+    num_minibatches: int = 8  # gradient steps in an epoch; divides num_envs * num_steps
+    update_epochs: int = 5  # passes over a rollout's rows
     norm_adv: bool = True  # normalise the advantages of each minibatch
     clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± this; inf: never
     clip_vloss: bool = True  # clip the change of the value by clip_coef too

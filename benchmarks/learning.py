@@ -9,14 +9,18 @@ A run that has a record is not run again. Each adds a line to results/learning.j
 summary.json, the command, the commit, and its curve, `curve`, a list of at most 200 points
 (environment steps, seconds since the start of the process, mean return of the games that ended
 since the last point). With --until STEPS a run that is to take --total-timesteps is ended by
-SIGTERM once it has got there: its schedule is that of the whole run. Runs share the machine, so
+SIGTERM once it has got there: its schedule is that of the whole run. With --runs-dir FOLDER and
+--minutes M a long run is made in stretches: the same command again goes on with what is in FOLDER,
+and a record says how far the run has got; the last one of a run counts. Runs share the machine, so
 that their seconds are longer than those of a run alone.
 """
 
 import argparse
 import itertools
 import json
+import math
 import os
+import re
 import shlex
 import signal
 import sys
@@ -54,11 +58,15 @@ def key(record: dict) -> tuple:
 
 
 def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:
-    """Points (steps, seconds, mean return) from a run's TensorBoard events."""
+    """Points (steps, seconds, mean return) from a run's TensorBoard events; of what lies between
+    two games a minute at most counts, as between two stretches of a run."""
     events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
     if "charts/episodic_return" not in events.Tags()["scalars"]:
         return []
     episodes = events.Scalars("charts/episodic_return")
+    gaps = np.diff([start, *(episode.wall_time for episode in episodes)])
+    gaps[1:] = gaps[1:].clip(0, 60)
+    seconds = {e.step: float(at) for e, at in zip(episodes, gaps.cumsum(), strict=True)}
     width = total_timesteps / POINTS
     points = []
     for _, ended in itertools.groupby(episodes, lambda e: int((e.step - 1) // width)):
@@ -66,7 +74,7 @@ def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]
         points.append(
             [
                 ended[-1].step,
-                round(ended[-1].wall_time - start, 1),
+                round(seconds[ended[-1].step], 1),
                 round(float(np.mean([e.value for e in ended])), 3),
             ]
         )
@@ -80,33 +88,47 @@ def reached(run_dir: Path) -> int:
     return events.Scalars(tag)[-1].step if tag in events.Tags()["scalars"] else 0
 
 
-def learn(job: dict, path: Path) -> None:
-    """Runs one job to its end and appends its record."""
+def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float) -> None:
+    """Runs one job to its end, or for so many minutes, and appends its record."""
     name, flags = split_variant(job["variant"])
     flags += ["--env-id", job["env_id"], "--seed", job["seed"]]
     flags += ["--total-timesteps", job["total_timesteps"]]
-    with tempfile.TemporaryDirectory() as runs_dir:
+    with tempfile.TemporaryDirectory() as folder:
+        if runs_dir is not None:
+            words = (job["variant"], job["env_id"], str(job["seed"]), str(job["total_timesteps"]))
+            folder = runs_dir / re.sub(r"[^\w.-]+", "_", "__".join(words))
+            folder.mkdir(parents=True, exist_ok=True)
+        earlier = [str(run_dir) for run_dir in Path(folder).iterdir()]
+        where = ["--resume", *earlier] if earlier else ["--runs-dir", folder]
         looked = [0.0]
 
         def tick(process):
-            """Ends the run when it has got to --until; looks twice a minute."""
-            if job["until"] is None or time.time() - looked[0] < 30:
-                return False
-            looked[0] = time.time()
-            if not any(reached(folder) >= job["until"] for folder in Path(runs_dir).iterdir()):
-                return False
+            """Ends the run when its time is over or it has got to --until; looks twice a minute."""
+            if time.time() - began < 60 * minutes:
+                if job["until"] is None or time.time() - looked[0] < 30:
+                    return False
+                looked[0] = time.time()
+                if not any(reached(run) >= job["until"] for run in Path(folder).iterdir()):
+                    return False
             process.send_signal(signal.SIGTERM)
             return True
 
-        start = time.time()
+        start = began = time.time()
         script = f"ppo/{name}.py"
-        run_process(python(script, *flags, "--runs-dir", runs_dir), tick=tick)
-        (run_dir,) = Path(runs_dir).iterdir()
+        run_process(python(script, *flags, *where), tick=tick)
+        (run_dir,) = Path(folder).iterdir()
         summary = json.loads((run_dir / "summary.json").read_text())
+        if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
+            start = min(float(path.name.split(".")[3]) for path in run_dir.glob("events.*"))
         points = curve(run_dir, start, job["total_timesteps"])
     command = shown(script, *flags)
     measured = {"date": now(), "command": command, "curve": points}
-    append(path, {**summary, **job, **measured, "seconds": round(time.time() - start, 1)})
+    if runs_dir is not None:
+        measured["run"], rollout = run_dir.name, summary["args"]["num_envs"]
+        rollout *= summary["args"]["num_steps"]
+        if summary["global_step"] + rollout <= job["total_timesteps"]:
+            measured["until"] = summary["global_step"]
+    append(path, {**summary, **job, **measured, "seconds": round(time.time() - began, 1)})
 
 
 def main() -> int:
@@ -118,6 +140,8 @@ def main() -> int:
     add("--seeds", nargs="+", type=int, default=[1, 2, 3])
     add("--total-timesteps", type=int, default=1_000_000)
     add("--until", type=int, help="end each run there; its schedule is that of all its steps")
+    add("--runs-dir", type=Path, help="keep the runs there, and go on with those that are there")
+    add("--minutes", type=float, default=math.inf, help="of each run; --runs-dir goes on with it")
     add("--jobs", type=int, help="runs at once; a core each, or 1 if a variant is Atari's")
     add("--results", type=Path, default=RESULTS, help="folder of the records")
     add("--summary", action="store_true", help="print what the records say, and run nothing")
@@ -147,7 +171,8 @@ def main() -> int:
         job["jobs"] = at_once
     pool = ThreadPoolExecutor(at_once)
     with tqdm(total=len(jobs), unit="run") as progress:
-        futures = {pool.submit(learn, job, path): job for job in jobs}
+        more = (path, args.runs_dir, args.minutes)
+        futures = {pool.submit(learn, job, *more): job for job in jobs}
         try:
             for future in as_completed(futures):
                 job, failure = futures[future], future.exception()

@@ -56,9 +56,10 @@ def newest(records: list[dict]) -> list[list[dict]]:
 
 
 def learned(records: list[dict]) -> list[list[dict]]:
-    """Learning runs in which a game ended, by pair and task; of one made twice, the last."""
+    """Learning runs in which a game ended, by pair and task; of one made twice, or in stretches,
+    the last."""
     records = [{**r, "pair": pair(r["variant"])} for r in records]
-    runs = {tuple(r[f] for f in (*TASK, "variant", "seed")): r for r in records}
+    runs = {r.get("run") or tuple(r[f] for f in (*TASK, "variant", "seed")): r for r in records}
     found = [r for r in runs.values() if r["mean_return"] is not None]
     found.sort(key=lambda r: (r["variant"], r["seed"]))
     return list(groups(found, *TASK).values())
@@ -272,10 +273,20 @@ def task(run: dict, records: list[dict]) -> list[str]:
     return [run["env_id"] + where, f"{some}{run['total_timesteps']:,}"]
 
 
+def reach(run: dict) -> int:
+    """How many steps it was to take."""
+    return run["until"] or run["total_timesteps"]
+
+
 def returns(records: list[dict]) -> str:
-    """The front page's returns."""
+    """The front page's returns, by default flags: a row for each pair and environment on a machine,
+    of its runs with the most seeds, then the most steps."""
     rows, shown = [], []
-    for same in learned(records):
+    default = [r for r in records if not part(r["variant"])[1] and "+no-" not in r["variant"]]
+    tasks: dict[tuple, list[dict]] = {}
+    for same in sorted(learned(default), key=lambda runs: (len(runs), reach(runs[0]))):
+        tasks[tuple(same[0][field] for field in (*MACHINE, "pair", "env_id"))] = same
+    for same in sorted(tasks.values(), key=lambda runs: (runs[0]["pair"], runs[0]["env_id"])):
         found = columns(same, len)
         (eager, _), (fast, flags) = (found.get(name, ([], "")) for name in (EAGER, COMPILE))
         if not eager and not fast:
@@ -291,6 +302,35 @@ def returns(records: list[dict]) -> str:
     how += f"; from {ENOUGH} seeds each on, interquartile mean [95% bootstrap interval over seeds]"
     table = rows_of(["", "steps", EAGER, COMPILE, "CleanRL's published"], rows)
     return f"{table}\n\n*{place(shown)}; {how}; commands: `benchmarks/README.md`.*"
+
+
+def after(run: dict, seconds: float) -> float | None:
+    """Mean return of the games that ended in the last 10 seconds up to this one of a run."""
+    found = [value for _, at, value in run["curve"] if seconds - 10 < at <= seconds]
+    return float(np.mean(found)) if found else None
+
+
+def scaling_table(records: list[dict]) -> str:
+    """Of what was learned with other numbers of environments: steps/s, returns at equal seconds."""
+    rows, times = [], (30, 45, 60)
+    for same in learned(records):
+        cases = groups(same, "variant")
+        if not any("--num-envs" in variant for (variant,) in cases):
+            continue
+        plain = [part(variant)[1] == [] or "--num-envs" in variant for (variant,) in cases]
+        for runs in sorted(
+            (runs for runs, shown in zip(cases.values(), plain, strict=True) if shown),
+            key=lambda runs: runs[0]["args"]["num_envs"],
+        ):
+            args = runs[0]["args"]
+            row = [same[0]["env_id"], f"{args['num_envs']} x {args['num_steps']}"]
+            row += [str(args["num_minibatches"]), f"{sps(runs):,.0f}"]
+            for seconds in times:
+                found = [x for x in (after(run, seconds) for run in runs) if x is not None]
+                row.append(f"{np.mean(found):,.0f}" if found else "")
+            rows.append([*row, over_seeds(runs)])
+    header = ["", "N x T", "minibatches", "steps/s"]
+    return rows_of([*header, *(f"after {s} s" for s in times), "at the end"], rows)
 
 
 def learning_table(records: list[dict]) -> str:

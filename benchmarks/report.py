@@ -179,6 +179,7 @@ def tables(folder: Path) -> dict[str, str]:
         "ablation": measured.blocks(ablation, measured.cases_table),
         "floors": measured.blocks(ablation, measured.floors_table),
         "multigpu": measured.blocks(multigpu, measured.ranks_table),
+        "scaling": learning and measured.scaling_table(learning),
         "learning": learning
         and f"{measured.learning_table(learning)}\n\n{measured.caption(learning, how)}",
     }

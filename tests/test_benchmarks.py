@@ -194,9 +194,13 @@ def test_siblings_are_compared():
 def test_returns_are_robust_with_enough_seeds():
     few = learning(EAGER, 1, 2, 3) + learning(f"{FAST}:compile+cudagraphs", *range(10, 16))
     few += learning(EAGER, 5, until=4) + learning(EAGER, 8)[:1]  # seed 0 again: the last one counts
-    row, part = (cells(row) for row in measured.returns(few).splitlines()[2:4])
+    few += learning(f"{FAST}:compile --gamma 0.9", *range(20))  # other flags: not on the front page
+    row, end = measured.returns(few).splitlines()[2:4]
+    row = cells(row)
     assert row[:4] == [HOPPER, "9", "4.3 ± 3.2 (3 seeds)", "12.5 ± 1.9 (6 seeds) --cudagraphs"]
-    assert "2,382.86 ± 271.74 at 1M" in row[4] and part[1:4] == ["4 of 9", "5.0 (1 seed)", ""]
+    assert "2,382.86 ± 271.74 at 1M" in row[4] and not end, "of a pair the most seeds"
+    part = measured.returns(learning(EAGER, 5, until=4)).splitlines()[2]
+    assert cells(part)[1:4] == ["4 of 9", "5.0 (1 seed)", ""]
     row = measured.returns(learning(EAGER, 0, 7, 8, 9, 1000)).splitlines()[2]
     assert (
         cells(row)[0] == HOPPER
@@ -204,8 +208,8 @@ def test_returns_are_robust_with_enough_seeds():
         and cells(row)[2].endswith("] (5 seeds)")
     )
     two = learning(EAGER, 1) + learning(EAGER, 2, cpu="Intel(R) Xeon(R) Processor @ 2.50GHz")
-    names = [cells(row)[0] for row in measured.returns(two).splitlines()[2:4]]
-    assert names == [f"{HOPPER}, P, 2 cores", f"{HOPPER}, Intel Xeon, 2 cores"]
+    names = {cells(row)[0] for row in measured.returns(two).splitlines()[2:4]}
+    assert names == {f"{HOPPER}, P, 2 cores", f"{HOPPER}, Intel Xeon, 2 cores"}
     assert measured.iqm([[0, 1, 2, 3, 4, 5, 6, 700]] * 2).tolist() == [3.5, 3.5]
 
 
@@ -265,7 +269,7 @@ def lines_of(path):
 
 @pytest.mark.slow
 def test_throughput_goes_on_without_what_fails(tmp_path):
-    eager = EAGER
+    eager = "ppo_continuous_action_envpool"
     python = sys.executable
     flags = ["--variants", eager, f"{eager}:turbo", f"sb3:{eager}", "--rounds", "2"]
     flags += ["--iterations", "4"]
@@ -284,20 +288,20 @@ def test_throughput_goes_on_without_what_fails(tmp_path):
     assert [(r["round"], r["variant"]) for r in found] == [
         (i, name) for i in (1, 2) for name in ("simulator", eager, "sb3", "counts")
     ]
-    assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 2048
+    assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 4096
     assert 0 < found[1]["sps"] < found[0]["sps"] == found[1]["simulator_sps"]
     # 17-64-64-6 and 17-64-64-1: 2 operations a weight; the gradient of the input is not needed
     weights, first = 2 * (17 * 64 + 64 * 64) + 64 * 6 + 64, 2 * 17 * 64
     assert found[0]["flops_acting"] == 2 * weights
-    assert found[0]["flops_learning"] == 10 * (6 * weights - 2 * first)
-    assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 1")
+    assert found[0]["flops_learning"] == 5 * (6 * weights - 2 * first)
+    assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 64")
     assert "| counts | 17 |" in done.stdout
 
     done = benchmark("throughput", "--variants", "nope", "--results", tmp_path)
     assert done.returncode == 1 and "no script 'nope'" in done.stderr
     flags = ["--variants", eager, "--env-id", "Nope-v1", "--rounds", "1", "--results", tmp_path]
     done = benchmark("throughput", *flags)
-    assert done.returncode == 1 and "`Nope` doesn't exist" in done.stderr
+    assert done.returncode == 1 and "EnvPool has no such environment" in done.stderr
     assert lines_of(tmp_path / "throughput.jsonl") == found
 
 
@@ -319,6 +323,21 @@ def test_learning_runs_each_run_once(tmp_path):
     assert lines_of(tmp_path / "learning.jsonl") == [record]
     done = benchmark("learning", "--summary", "--results", tmp_path)
     assert done.returncode == 0 and "| 8,192 | `ppo_continuous_action` |" in done.stdout
+
+
+@pytest.mark.slow
+def test_learning_in_stretches(tmp_path):
+    """Two commands, one run: the second goes on with it, and its record is the one that counts."""
+    flags = ["--env-ids", "Pendulum-v1", "--seeds", "1", "--total-timesteps", 10**6]
+    flags += ["--variants", EAGER, "--results", tmp_path, "--runs-dir", tmp_path / "runs"]
+    for _ in range(2):
+        assert benchmark("learning", *flags, "--minutes", 0.3).returncode == 0
+    first, second = lines_of(tmp_path / "learning.jsonl")
+    assert 0 < first["until"] == first["global_step"] < second["until"] == second["global_step"]
+    assert first["run"] == second["run"]
+    assert measured.learned([first, second]) == [[{**second, "pair": EAGER}]]
+    steps, seconds, _ = zip(*second["curve"], strict=True)
+    assert steps[-1] > first["until"] and list(seconds) == sorted(seconds)
 
 
 def test_two_at_once(tmp_path):

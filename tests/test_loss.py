@@ -144,7 +144,7 @@ def test_value_clipping(name, old, new, target, clipped, plain):
         "valid": torch.ones(2),
     }
     for clip_vloss, expected in ((True, clipped), (False, plain)):
-        args = module.Args(clip_vloss=clip_vloss, ent_coef=0.0, clip_coef=0.1)
+        args = module.Args(clip_vloss=clip_vloss, ent_coef=0.0, vf_coef=0.5, clip_coef=0.1)
         total, losses = module.ppo_loss(zero, zero, torch.full((2,), new), mb, args)
         assert losses[1].item() == pytest.approx(expected, rel=1e-5)
         assert total.item() == pytest.approx(0.5 * expected, rel=1e-5)

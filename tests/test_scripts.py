@@ -254,7 +254,7 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),
     ("", ["--env-id", "CliffWalking-v1"]),  # its observation is a number: one of 48
     ("many", ["--env-id", "CheetahRun-v1"]),  # its observations are a dictionary
-    ("many", ["--env-id", "Ant-v5", "--num-envs", 33, "--total-timesteps", 600]),
+    ("many", ["--env-id", "Ant-v5", "--num-envs", 33, "--total-timesteps", 528]),
     ("many", ["--env-id", "BipedalWalker-v3", "--num-envs", 1]),
     ("many", ["--env-id", "Pendulum-v1", "--num-steps", 300, "--total-timesteps", 1200]),
     ("continuous", ["--env-id", "Hopper-v4"]),

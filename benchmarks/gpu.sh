@@ -11,7 +11,7 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 atari=ppo_atari_envpool fast=ppo_atari_envpool_torchcompile rounds=2 iterations=40 steps=10000000
-minutes=8 dry=
+minutes=8 more="64 128" most=128 dry=
 declare -a peers=()
 [ -z "${PEERS:-}" ] || eval "peers=($PEERS)"
 
@@ -32,7 +32,7 @@ part() {
         $fast:compile+cudagraphs $fast:compile+cudagraphs+bfloat16 "${peers[@]}"
       ;;
     2)
-      throughput 1 --num-envs 64 128 --variants $atari $fast:compile+cudagraphs \
+      throughput 1 --num-envs $more --variants $atari $fast:compile+cudagraphs \
         $fast:compile+cudagraphs+bfloat16
       for name in ppo_continuous_action ppo_continuous_action_envpool; do
         throughput 1 --variants $name ${name}_torchcompile:compile \
@@ -43,7 +43,7 @@ part() {
       run python benchmarks/ablation.py --results "$results" --pairs $atari --rounds 1 \
         --iterations $iterations
       run python benchmarks/kernels.py $fast --compile --cudagraphs
-      run python benchmarks/kernels.py $fast --compile --cudagraphs --num-envs 128
+      run python benchmarks/kernels.py $fast --compile --cudagraphs --num-envs $most
       ;;
     4)
       run python benchmarks/learning.py --results "$results" --runs-dir "$results/runs" \
@@ -59,7 +59,7 @@ part() {
 
 if [ "${1:-}" = --dry-run ]; then
   export TORCH_COMPILE_DISABLE=1
-  dry=1 rounds=1 iterations=4 steps=4096 minutes=1
+  dry=1 rounds=1 iterations=4 steps=4096 minutes=1 more="2 4" most=2
   results=$(mktemp -d)
   trap 'rm -rf "$results"' EXIT
   for number in 1 2 3 4; do

@@ -314,14 +314,8 @@ def scaling_table(records: list[dict]) -> str:
     """Of what was learned with other numbers of environments: steps/s, returns at equal seconds."""
     rows, times = [], (30, 45, 60)
     for same in learned(records):
-        cases = groups(same, "variant")
-        if not any("--num-envs" in variant for (variant,) in cases):
-            continue
-        plain = [part(variant)[1] == [] or "--num-envs" in variant for (variant,) in cases]
-        for runs in sorted(
-            (runs for runs, shown in zip(cases.values(), plain, strict=True) if shown),
-            key=lambda runs: runs[0]["args"]["num_envs"],
-        ):
+        cases = groups([r for r in same if "--num-envs" in r["variant"]], "variant").values()
+        for runs in sorted(cases, key=lambda runs: runs[0]["args"]["num_envs"]):
             args = runs[0]["args"]
             row = [same[0]["env_id"], f"{args['num_envs']} x {args['num_steps']}"]
             row += [str(args["num_minibatches"]), f"{sps(runs):,.0f}"]

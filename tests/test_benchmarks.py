@@ -213,6 +213,23 @@ def test_returns_are_robust_with_enough_seeds():
     assert measured.iqm([[0, 1, 2, 3, 4, 5, 6, 700]] * 2).tolist() == [3.5, 3.5]
 
 
+def test_scaling_is_by_environments_at_equal_seconds():
+    """In the order of N, only runs that say theirs; returns of the 10 s before, over seeds."""
+    found = learning(f"{FAST}:compile", 1)
+    for num_envs, value in ((64, 10.0), (8, 20.0)):
+        args = {"num_envs": num_envs, "num_steps": 512 // num_envs, "num_minibatches": 4}
+        more = {"args": args, "sps": 1000.0 + num_envs}
+        runs = learning(f"{FAST}:compile --num-envs {num_envs}", 5, 7, **more)
+        for run, above in zip(runs, (0, 2), strict=True):
+            run["curve"] = [[1, 19.0, -9.0], [2, 25.0, value + above], [3, 70.0, 99.0]]
+        found += runs
+    rows = [cells(row)[1:] for row in measured.scaling_table(found).splitlines()[2:]]
+    assert rows == [
+        ["8 x 64", "4", "1,008", "21", "", "", "6.0 ± 1.4 (2 seeds)"],
+        ["64 x 8", "4", "1,064", "11", "", "", "6.0 ± 1.4 (2 seeds)"],
+    ]
+
+
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):
     """A child whose parent has no file is a root; a script without a sibling has no number."""
     texts = {"a": "1\n2\n3\n\n4\n", "a_torchcompile": "1\n2 # fast\n3\n\n\n\n4\n5\n\n6\n"}

@@ -124,8 +124,8 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float) -> None:
     command = shown(script, *flags)
     measured = {"date": now(), "command": command, "curve": points}
     if runs_dir is not None:
-        measured["run"], rollout = run_dir.name, summary["args"]["num_envs"]
-        rollout *= summary["args"]["num_steps"]
+        measured["run"] = run_dir.name
+        rollout = summary["args"]["num_envs"] * summary["args"]["num_steps"]
         if summary["global_step"] + rollout <= job["total_timesteps"]:
             measured["until"] = summary["global_step"]
     append(path, {**summary, **job, **measured, "seconds": round(time.time() - began, 1)})

@@ -69,7 +69,7 @@ def label(variant: str) -> str:
     """A variant as a person would type it: 'NAME:flag+flag' -> '`NAME --flag --flag`'."""
     if not variant.startswith("ppo"):
         return NAMES.get(variant, variant)
-    (name, _, mode), more = part(variant)
+    name, mode, more = part(variant)
     return f"`{' '.join([name, *(f'--{flag}' for flag in mode.split('+') if flag), *more])}`"
 
 
@@ -282,7 +282,7 @@ def returns(records: list[dict]) -> str:
     """The front page's returns, by default flags: a row for each pair and environment on a machine,
     of its runs with the most seeds, then the most steps."""
     rows, shown = [], []
-    default = [r for r in records if not part(r["variant"])[1] and "+no-" not in r["variant"]]
+    default = [r for r in records if not part(r["variant"])[2] and "+no-" not in r["variant"]]
     tasks: dict[tuple, list[dict]] = {}
     for same in sorted(learned(default), key=lambda runs: (len(runs), reach(runs[0]))):
         tasks[tuple(same[0][field] for field in (*MACHINE, "pair", "env_id"))] = same

@@ -78,7 +78,7 @@ def split_variant(variant: str) -> tuple[str, list[str]]:
 
     What follows a space is passed on as it is: 'NAME:compile --gamma 0.9'.
     """
-    (name, _, mode), more = part(variant)
+    name, mode, more = part(variant)
     if name not in SCRIPTS:
         raise Failure(f"no script '{name}'; there are {', '.join(SCRIPTS)}")
     text = (ROOT / "ppo" / f"{name}.py").read_text()
@@ -91,15 +91,16 @@ def split_variant(variant: str) -> tuple[str, list[str]]:
     return name, [*(f"--{flag}" for flag in flags), *more]
 
 
-def part(variant: str) -> tuple[tuple[str, str, str], list[str]]:
-    """'NAME:flag+flag --more 1' -> (('NAME', ':', 'flag+flag'), ['--more', '1'])."""
+def part(variant: str) -> tuple[str, str, list[str]]:
+    """'NAME:flag+flag --more 1' -> ('NAME', 'flag+flag', ['--more', '1'])."""
     head, *more = variant.split()
-    return head.partition(":"), more
+    name, _, mode = head.partition(":")
+    return name, mode, more
 
 
 def pair(variant: str) -> str:
     """The eager script's name, by which a pair goes."""
-    return part(variant)[0][0].removesuffix("_torchcompile")
+    return part(variant)[0].removesuffix("_torchcompile")
 
 
 def default(name: str, field: str) -> int:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from measured import blocks, cases_table
-from records import RESULTS, default, machine, read
+from records import RESULTS, defaults, machine, read
 from throughput import ITERATIONS, PAIRS, Case, helper_case, run_rounds, variant_case
 
 ATARI = "ppo_atari_envpool"
@@ -77,7 +77,7 @@ def main() -> int:
     cuda = machine()["gpu"] is not None
     cases: list[Case] = []
     for name in args.pairs:
-        num_envs = default(name, "num_envs")
+        num_envs = defaults(name)["num_envs"]
         common = (name, num_envs, args.iterations, None)
         cases.append(helper_case("simulator", "benchmarks/floors.py", *common))
         for group, label, variant, env in cases_of(name, cuda):

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import warnings
 
-from records import ROOT, Failure, default, split_variant
+from records import ROOT, Failure, defaults, split_variant
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -29,10 +29,10 @@ def main() -> int:
         print(failure, file=sys.stderr)
         return 2
     flags = sys.argv[2:]
-    num_envs = default(name, "num_envs")
+    num_envs = defaults(name)["num_envs"]
     if "--num-envs" in flags:
         num_envs = int(flags[flags.index("--num-envs") + 1])
-    steps = ITERATIONS * num_envs * default(name, "num_steps")
+    steps = ITERATIONS * num_envs * defaults(name)["num_steps"]
     script = ROOT / "ppo" / f"{name}.py"
     cuda = torch.cuda.is_available()
     waits: collections.Counter = collections.Counter()

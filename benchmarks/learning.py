@@ -35,6 +35,7 @@ from records import (
     RESULTS,
     Failure,
     append,
+    as_of_today,
     commit,
     machine,
     now,
@@ -53,8 +54,8 @@ POINTS = 200  # of a curve, at most
 
 def key(record: dict) -> tuple:
     """What makes two runs the same run."""
-    fields = ("variant", "env_id", "seed", "total_timesteps", "until", "cpu", "cores", "gpu")
-    return tuple(record[field] for field in fields)
+    fields = ("env_id", "seed", "total_timesteps", "until", "cpu", "cores", "gpu")
+    return as_of_today(record), *(record[field] for field in fields)
 
 
 def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:

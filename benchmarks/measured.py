@@ -5,7 +5,7 @@ import re
 from statistics import median
 
 import numpy as np
-from records import pair, part
+from records import as_of_today, pair, part
 
 SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
 PUBLISHED = {  # mean and standard deviation over 3 seeds, steps; Pong's is ppo_atari's
@@ -57,8 +57,8 @@ def newest(records: list[dict]) -> list[list[dict]]:
 
 def learned(records: list[dict]) -> list[list[dict]]:
     """Learning runs in which a game ended, by pair and task; of one made twice, or in stretches,
-    the last."""
-    records = [{**r, "pair": pair(r["variant"])} for r in records]
+    the last. A variant is named with the flags that it would need today."""
+    records = [{**r, "pair": pair(r["variant"]), "variant": as_of_today(r)} for r in records]
     runs = {r.get("run") or tuple(r[f] for f in (*TASK, "variant", "seed")): r for r in records}
     found = [r for r in runs.values() if r["mean_return"] is not None]
     found.sort(key=lambda r: (r["variant"], r["seed"]))
@@ -282,7 +282,7 @@ def returns(records: list[dict]) -> str:
     """The front page's returns, by default flags: a row for each pair and environment on a machine,
     of its runs with the most seeds, then the most steps."""
     rows, shown = [], []
-    default = [r for r in records if not part(r["variant"])[2] and "+no-" not in r["variant"]]
+    default = [r for r in records if not part(as_of_today(r))[2] and "+no-" not in r["variant"]]
     tasks: dict[tuple, list[dict]] = {}
     for same in sorted(learned(default), key=lambda runs: (len(runs), reach(runs[0]))):
         tasks[tuple(same[0][field] for field in (*MACHINE, "pair", "env_id"))] = same

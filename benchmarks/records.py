@@ -4,6 +4,7 @@ A variant is a script with a mode, written NAME, NAME:compile or NAME:compile+no
 words after the colon are the script's flags. A record is one JSON object on a line of its own.
 """
 
+import ast
 import json
 import math
 import os
@@ -103,10 +104,25 @@ def pair(variant: str) -> str:
     return part(variant)[0].removesuffix("_torchcompile")
 
 
-def default(name: str, field: str) -> int:
-    """The default of a whole number among a script's flags."""
-    text = (ROOT / "ppo" / f"{name}.py").read_text()
-    return int(re.search(rf"^    {field}: int = ([\d_]+)\b", text, re.MULTILINE)[1])
+def defaults(name: str) -> dict:
+    """A script's flags and what they are when not given; those that it computes are left out."""
+    nodes = ast.parse((ROOT / "ppo" / f"{name}.py").read_text()).body
+    (fields,) = (node.body for node in nodes if getattr(node, "name", "") == "Args")
+    constants = [x for x in fields if isinstance(getattr(x, "value", None), ast.Constant)]
+    return {x.target.id: x.value.value for x in constants if isinstance(x, ast.AnnAssign)}
+
+
+def as_of_today(record: dict) -> str:
+    """A run's variant, with the flags that its script would need today for the same arguments."""
+    name, mode, more = part(record["variant"])
+    given = {word.lstrip("-").removeprefix("no-") for word in (*mode.split("+"), *more)}
+    known, found = defaults(name), [record["variant"]]
+    for field in list(known)[list(known).index("total_timesteps") + 1 :]:
+        flag, value = field.replace("_", "-"), record.get("args", known).get(field, known[field])
+        if flag not in given and value != known[field]:
+            switch = {True: f"--{flag}", False: f"--no-{flag}"}
+            found.append(switch[value] if isinstance(value, bool) else f"--{flag} {value}")
+    return " ".join(found)
 
 
 def machine() -> dict:

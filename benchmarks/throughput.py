@@ -32,7 +32,7 @@ from records import (
     Failure,
     append,
     commit,
-    default,
+    defaults,
     machine,
     now,
     pair,
@@ -78,7 +78,7 @@ class Case:
 def variant_case(variant, num_envs, iterations, env_id=None, env=None, extra=None) -> Case:
     """A script's case; Failure if there is no such variant."""
     name, flags = split_variant(variant)
-    steps = iterations * num_envs * default(name, "num_steps")
+    steps = iterations * num_envs * defaults(name)["num_steps"]
     flags += ["--num-envs", num_envs, "--total-timesteps", steps]
     flags += ["--env-id", env_id] if env_id else []
     script = f"ppo/{name}.py"
@@ -100,7 +100,7 @@ def helper_case(variant, script, name, num_envs, iterations, env_id) -> Case:
     """The simulator's or SB3's case on the environments of the pair `name`."""
     flags = [name, "--num-envs", num_envs] + (["--env-id", env_id] if env_id else [])
     if variant == "sb3":
-        flags += ["--total-timesteps", iterations * num_envs * default(name, "num_steps")]
+        flags += ["--total-timesteps", iterations * num_envs * defaults(name)["num_steps"]]
     return Case(variant, name, num_envs, python(script, *flags), shown(script, *flags), env_id)
 
 
@@ -219,7 +219,7 @@ def main() -> int:
             warn(str(failure))
             failed += 1
             continue
-        for num_envs in args.num_envs or [default(name, "num_envs")]:
+        for num_envs in args.num_envs or [defaults(name)["num_envs"]]:
             common = (name, num_envs, iterations, args.env_id)
             cases.append(helper_case("simulator", "benchmarks/floors.py", *common))
             for variant in variants:

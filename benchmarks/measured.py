@@ -311,10 +311,12 @@ def after(run: dict, seconds: float) -> float | None:
 
 
 def scaling_table(records: list[dict]) -> str:
-    """Of what was learned with other numbers of environments: steps/s, returns at equal seconds."""
+    """Of what was learned with other numbers of environments, and today's defaults for the rest:
+    steps/s, returns at equal seconds."""
     rows, times = [], (30, 45, 60)
-    for same in learned(records):
-        cases = groups([r for r in same if "--num-envs" in r["variant"]], "variant").values()
+    with_n = [r for r in records if "--num-envs" in r["variant"]]
+    for same in learned([r for r in with_n if as_of_today(r) == r["variant"]]):
+        cases = groups(same, "variant").values()
         for runs in sorted(cases, key=lambda runs: runs[0]["args"]["num_envs"]):
             args = runs[0]["args"]
             row = [same[0]["env_id"], f"{args['num_envs']} x {args['num_steps']}"]

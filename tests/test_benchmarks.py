@@ -175,6 +175,18 @@ def learning(variant, *returns, **more):
     ]
 
 
+def test_a_run_is_named_with_the_flags_that_it_would_need_today():
+    """Of hyper-parameters alone; what the variant says itself is not said twice."""
+    args = {"seed": 9, "env_id": "X-v1", "learning_rate": 3e-4, "norm_adv": True, "gamma": 0.9}
+    (run,) = learning(f"{FAST}:compile+no-norm-adv --gamma 0.9", 1, args=args | {"norm_adv": False})
+    assert records.as_of_today(run) == run["variant"]
+    run["args"] |= {"learning_rate": 1e-2, "anneal_lr": False, "cleanrl_semantics": True}
+    more = " --learning-rate 0.01 --no-anneal-lr --cleanrl-semantics"
+    assert records.as_of_today(run) == run["variant"] + more
+    runs = learning(f"{FAST}:compile", 5, 5, args={"gamma": 0.9}) + learning(f"{FAST}:compile", 7)
+    assert "7.0 (1 seed)" in measured.returns(runs)
+
+
 def test_siblings_are_compared():
     """A test needs 5 seeds each: with 3 and 3 its p cannot fall below 0.1."""
 
@@ -217,16 +229,18 @@ def test_scaling_is_by_environments_at_equal_seconds():
     """In the order of N, only runs that say theirs; returns of the 10 s before, over seeds."""
     found = learning(f"{FAST}:compile", 1)
     for num_envs, value in ((64, 10.0), (8, 20.0)):
-        args = {"num_envs": num_envs, "num_steps": 512 // num_envs, "num_minibatches": 4}
+        args = {"num_envs": num_envs, "num_steps": 512 // num_envs, "num_minibatches": 32}
         more = {"args": args, "sps": 1000.0 + num_envs}
-        runs = learning(f"{FAST}:compile --num-envs {num_envs}", 5, 7, **more)
+        variant = f"{FAST}:compile --num-envs {num_envs} --num-steps {512 // num_envs}"
+        found += learning(variant, 99, **more | {"args": args | {"gamma": 0.5}})  # once the default
+        runs = learning(variant, 5, 7, **more)
         for run, above in zip(runs, (0, 2), strict=True):
             run["curve"] = [[1, 19.0, -9.0], [2, 25.0, value + above], [3, 70.0, 99.0]]
         found += runs
     rows = [cells(row)[1:] for row in measured.scaling_table(found).splitlines()[2:]]
     assert rows == [
-        ["8 x 64", "4", "1,008", "21", "", "", "6.0 ± 1.4 (2 seeds)"],
-        ["64 x 8", "4", "1,064", "11", "", "", "6.0 ± 1.4 (2 seeds)"],
+        ["8 x 64", "32", "1,008", "21", "", "", "6.0 ± 1.4 (2 seeds)"],
+        ["64 x 8", "32", "1,064", "11", "", "", "6.0 ± 1.4 (2 seeds)"],
     ]
 
 

@@ -127,7 +127,7 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float) -> None:
     if runs_dir is not None:
         measured["run"] = run_dir.name
         rollout = summary["args"]["num_envs"] * summary["args"]["num_steps"]
-        if summary["global_step"] + rollout <= job["total_timesteps"]:
+        if summary["global_step"] + rollout <= (job["until"] or job["total_timesteps"]):
             measured["until"] = summary["global_step"]
     append(path, {**summary, **job, **measured, "seconds": round(time.time() - began, 1)})
 

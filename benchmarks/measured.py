@@ -279,10 +279,11 @@ def reach(run: dict) -> int:
 
 
 def returns(records: list[dict]) -> str:
-    """The front page's returns, by default flags: a row for each pair and environment on a machine,
-    of its runs with the most seeds, then the most steps."""
+    """The front page's returns, by default flags, where CleanRL has published its own: a row for
+    each pair and environment on a machine, of its runs with the most seeds, then the most steps."""
     rows, shown = [], []
     default = [r for r in records if not part(as_of_today(r))[2] and "+no-" not in r["variant"]]
+    default = [r for r in default if r["env_id"] in PUBLISHED]
     tasks: dict[tuple, list[dict]] = {}
     for same in sorted(learned(default), key=lambda runs: (len(runs), reach(runs[0]))):
         tasks[tuple(same[0][field] for field in (*MACHINE, "pair", "env_id"))] = same
@@ -292,8 +293,8 @@ def returns(records: list[dict]) -> str:
         if not eager and not fast:
             continue
         robust = min(len(runs) for runs in (eager, fast) if runs) >= ENOUGH
-        mean, std, steps = PUBLISHED.get(same[0]["env_id"], (0, 0, 0))
-        known = f"[{mean:,} ± {std:,} at {steps / 1e6:g}M]({SOURCE})" if steps else ""
+        mean, std, steps = PUBLISHED[same[0]["env_id"]]
+        known = f"[{mean:,} ± {std:,} at {steps / 1e6:g}M]({SOURCE})"
         cells = [over_seeds(eager, robust), f"{over_seeds(fast, robust)} {flags}".strip(), known]
         where, steps = task(same[0], records)
         rows.append([f"`{same[0]['pair']}`, {where}", steps, *cells])

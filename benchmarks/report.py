@@ -17,7 +17,7 @@ import measured
 import numpy as np
 from matplotlib.figure import Figure
 from measured import COLUMNS, SB3, SIMULATOR, columns, groups, learned, machine, newest, sps, values
-from records import RESULTS, ROOT, read
+from records import RESULTS, ROOT, part, read
 
 TREE = {  # script: (parent or None, what it is); one without a file is not shown
     "ppo": (None, "CartPole and other small problems: the file to read first"),
@@ -114,9 +114,10 @@ def plot_speed(records: list[dict]) -> Figure:
 
 
 def plot_learning(records: list[dict]) -> Figure:
-    """Returns of each seed, a panel a pair and environment, each of the machine that learned it
-    last."""
-    envs = groups([r for same in learned(records) for r in same], "pair", "env_id")
+    """Returns of each seed by default flags, a panel a pair and environment, each of the machine
+    that learned it last."""
+    runs = [r for same in learned(records) for r in same if not part(r["variant"])[2]]
+    envs = groups(runs, "pair", "env_id")
     fig = panels([f"{env_id}, {name}" for name, env_id in envs], 2.2)
     for ax, same in zip(fig.axes, envs.values(), strict=True):
         last = machine(max(same, key=lambda r: r["date"]))
@@ -187,11 +188,11 @@ def tables(folder: Path) -> dict[str, str]:
 
 def filled(text: str, found: dict[str, str]) -> str:
     """The text with each marked part replaced."""
-    for name, part in found.items():
+    for name, inside in found.items():
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         if begin in text:
             head, _, rest = text.partition(begin)
-            text = f"{head}{begin}\n{part or '*No records yet.*'}\n{end}{rest.partition(end)[2]}"
+            text = f"{head}{begin}\n{inside or '*No records yet.*'}\n{end}{rest.partition(end)[2]}"
     return text
 
 

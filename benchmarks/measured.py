@@ -279,15 +279,19 @@ def reach(run: dict) -> int:
 
 
 def returns(records: list[dict]) -> str:
-    """The front page's returns, by default flags, where CleanRL has published its own: a row for
-    each pair and environment on a machine, of its runs with the most seeds, then the most steps."""
+    """The front page's returns, by default flags, where CleanRL has published its own: of each pair
+    and environment the runs with the most seeds, and those with the most steps."""
     rows, shown = [], []
     default = [r for r in records if not part(as_of_today(r))[2] and "+no-" not in r["variant"]]
     default = [r for r in default if r["env_id"] in PUBLISHED]
-    tasks: dict[tuple, list[dict]] = {}
-    for same in sorted(learned(default), key=lambda runs: (len(runs), reach(runs[0]))):
-        tasks[tuple(same[0][field] for field in (*MACHINE, "pair", "env_id"))] = same
-    for same in sorted(tasks.values(), key=lambda runs: (runs[0]["pair"], runs[0]["env_id"])):
+    tasks: dict[tuple, list[list[dict]]] = {}
+    for same in sorted(learned(default), key=lambda runs: (reach(runs[0]), len(runs))):
+        tasks.setdefault((same[0]["pair"], same[0]["env_id"]), []).append(same)
+    best = []
+    for _, cases in sorted(tasks.items()):
+        most_seeds = max(reversed(cases), key=len)
+        best += [most_seeds, *(same for same in cases[-1:] if same is not most_seeds)]
+    for same in best:
         found = columns(same, len)
         (eager, _), (fast, flags) = (found.get(name, ([], "")) for name in (EAGER, COMPILE))
         if not eager and not fast:

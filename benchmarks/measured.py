@@ -24,6 +24,7 @@ COLUMNS = (SIMULATOR, EAGER, COMPILE, BFLOAT16, SB3, "CleanRL", "LeanRL")  # of 
 NAMES = {"simulator": SIMULATOR, "sb3": SB3}
 GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
 PHASES = ("rollout", "advantages", "update", "log")
+TARGETS = {"Walker2d-v4": 4000}  # returns to get to in as few seconds as may be
 MACHINE = ("cpu", "cores", "gpu")
 TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "until")
 ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
@@ -61,7 +62,7 @@ def learned(records: list[dict]) -> list[list[dict]]:
     records = [{**r, "pair": pair(r["variant"]), "variant": as_of_today(r)} for r in records]
     runs = {r.get("run") or tuple(r[f] for f in (*TASK, "variant", "seed")): r for r in records}
     found = [r for r in runs.values() if r["mean_return"] is not None]
-    found.sort(key=lambda r: (r["variant"], r["seed"]))
+    found.sort(key=lambda r: (r["pair"], r["env_id"], reach(r), r["variant"], r["seed"]))
     return list(groups(found, *TASK).values())
 
 
@@ -315,13 +316,45 @@ def after(run: dict, seconds: float) -> float | None:
     return float(np.mean(found)) if found else None
 
 
+def reached(run: dict, target: float) -> float:
+    """Seconds after which the mean return over a twentieth of a run's schedule got to the target,
+    inf if it never did."""
+    steps, seconds, returns = np.array(run["curve"]).T
+    means = [
+        returns[(steps > step - run["total_timesteps"] / 20) & (steps <= step)].mean()
+        for step in steps
+    ]
+    return float(np.where(np.array(means) >= target, seconds, np.inf).min())
+
+
+def target_table(records: list[dict]) -> str:
+    """Seconds to a task's target return, by each script that has got there with one seed."""
+    rows = []
+    for same in learned([r for r in records if r["env_id"] in TARGETS]):
+        target = TARGETS[same[0]["env_id"]]
+        for (variant,), runs in groups(same, "variant").items():
+            found = [reached(run, target) for run in runs]
+            each = [f"{r['seed']}: {s:,.0f}" for r, s in zip(runs, found, strict=True)]
+            if min(found) < np.inf:
+                first, steps = task(same[0], records)
+                each = ", ".join(each).replace("inf", "no")
+                middle = f"{median(found):,.0f}".replace("inf", "no")
+                rows.append([first, f"{target:,}", steps, label(variant), middle, each])
+    return rows_of(["", "return", "steps", "script", "s, median", "each seed"], rows)
+
+
 def scaling_table(records: list[dict]) -> str:
     """Of what was learned with other numbers of environments, and today's defaults for the rest:
     steps/s, returns at equal seconds."""
     rows, times = [], (30, 45, 60)
-    with_n = [r for r in records if "--num-envs" in r["variant"]]
-    for same in learned([r for r in with_n if as_of_today(r) == r["variant"]]):
+    sizes = {"--num-envs", "--num-steps", "--num-minibatches"}
+    with_n = [r for r in records if "--num-envs" in r["variant"] and not r["until"]]
+    of_today = [r for r in with_n if as_of_today(r) == r["variant"]]
+    only_sizes = [r for r in of_today if sizes.issuperset(part(r["variant"])[2][::2])]
+    for same in learned(only_sizes):
         cases = groups(same, "variant").values()
+        if len(cases) == 1:
+            continue
         for runs in sorted(cases, key=lambda runs: runs[0]["args"]["num_envs"]):
             args = runs[0]["args"]
             row = [same[0]["env_id"], f"{args['num_envs']} x {args['num_steps']}"]

@@ -170,7 +170,8 @@ def tables(folder: Path) -> dict[str, str]:
     """Each marked part's text."""
     names = ("throughput", "ablation", "learning", "multigpu")
     throughput, ablation, learning, multigpu = (read(folder / f"{name}.jsonl") for name in names)
-    how = "mean return of the last 100 games, ± standard deviation over seeds"
+    how = "mean return of the last 100 games, ± standard deviation over seeds; each run's command "
+    how += "and versions: `results/learning.jsonl`"
     return {
         "speed": throughput and measured.speed(throughput),
         "plot": "![Steps per second of each script and its peers](benchmarks/results/speed.png)",
@@ -180,9 +181,10 @@ def tables(folder: Path) -> dict[str, str]:
         "ablation": measured.blocks(ablation, measured.cases_table),
         "floors": measured.blocks(ablation, measured.floors_table),
         "multigpu": measured.blocks(multigpu, measured.ranks_table),
+        "target": learning and measured.target_table(learning),
         "scaling": learning and measured.scaling_table(learning),
         "learning": learning
-        and f"{measured.learning_table(learning)}\n\n{measured.caption(learning, how)}",
+        and f"{measured.learning_table(learning)}\n\n*{measured.place(learning)}; {how}.*",
     }
 
 

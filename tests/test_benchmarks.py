@@ -237,6 +237,7 @@ def test_scaling_is_by_environments_at_equal_seconds():
         more = {"args": args, "sps": 1000.0 + num_envs}
         variant = f"{FAST}:compile --num-envs {num_envs} --num-steps {512 // num_envs}"
         found += learning(variant, 99, **more | {"args": args | {"gamma": 0.5}})  # once the default
+        found += learning(f"{variant} --gamma 0.5", 99, **more)
         runs = learning(variant, 5, 7, **more)
         for run, above in zip(runs, (0, 2), strict=True):
             run["curve"] = [[1, 19.0, -9.0], [2, 25.0, value + above], [3, 70.0, 99.0]]
@@ -246,6 +247,18 @@ def test_scaling_is_by_environments_at_equal_seconds():
         ["8 x 64", "32", "1,008", "21", "", "", "6.0 ± 1.4 (2 seeds)"],
         ["64 x 8", "32", "1,064", "11", "", "", "6.0 ± 1.4 (2 seeds)"],
     ]
+
+
+def test_a_target_is_met_by_a_mean_over_a_twentieth_of_the_schedule():
+    """One good point does not; a run that never gets there counts as later than all others."""
+    found = learning(FAST, 1, 2, 3, env_id="Walker2d-v4", total_timesteps=1000, until=None)
+    for run, third in zip(found, (5000.0, 4600.0, 4400.0), strict=True):
+        run["curve"] = [[100, 1.0, 3000.0], [120, 2.0, 4500.0], [140, 3.0, third], [300, 9.0, 0.0]]
+    rows = measured.target_table(found).splitlines()[2:]
+    assert [cells(row)[1:] for row in rows] == [
+        ["4,000", "1,000", f"`{FAST}`", "3", "0: 3, 1: 3, 2: no"]
+    ]
+    assert not measured.target_table(found[2:]).splitlines()[2:]
 
 
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):

@@ -133,11 +133,12 @@ def plot_learning(records: list[dict]) -> Figure:
 
 def plot_minutes(records: list[dict]) -> Figure:
     """Returns over minutes, a panel an environment that one machine learned with one environment
-    and with many, --compile alone; dotted, what CleanRL has published."""
+    and with many, in as many steps, --compile alone; dotted, what CleanRL has published."""
     runs = [r for same in learned(records) for r in same]
     cases = groups(
         [r for r in runs if r["variant"] in (f"{pair}_torchcompile:compile" for pair in MINUTES)],
         "env_id",
+        "total_timesteps",
         *measured.MACHINE,
     )
     both = {env: same for env, same in cases.items() if len(groups(same, "pair")) == len(MINUTES)}

@@ -184,7 +184,7 @@ class Agent(nn.Module):
             nn.Tanh(),
             layer_init(nn.Linear(64, action_size, device=device), std=0.01),
         )
-        # a std of 0.6 in place of 1: "What matters in on-policy RL?", arXiv:2006.05990
+        # begins with a std of 0.6, not 1: smaller, as arXiv:2006.05990 advises
         self.actor_logstd = nn.Parameter(torch.full((1, action_size), -0.5, device=device))
 
     def forward(self, obs):

@@ -114,12 +114,13 @@ def plot_speed(records: list[dict]) -> Figure:
 
 
 def plot_learning(records: list[dict]) -> Figure:
-    """Returns of each seed by default flags, a panel a pair and environment, each of the machine
-    that learned it last."""
+    """Returns of each seed by default flags, a panel a pair, environment and schedule, each of the
+    machine that learned it last."""
     runs = [r for same in learned(records) for r in same if not part(r["variant"])[2]]
-    envs = groups(runs, "pair", "env_id")
-    fig = panels([f"{env_id}, {name}" for name, env_id in envs], 2.2)
+    envs = groups(runs, "pair", "env_id", "total_timesteps")
+    fig = panels([f"{env_id}, {name}" for name, env_id, _ in envs], 2.2)
     for ax, same in zip(fig.axes, envs.values(), strict=True):
+        ax.set_ylabel("return of a game")
         last = machine(max(same, key=lambda r: r["date"]))
         ax.set_xlabel(f"environment steps, millions; {last}")
         for name, (runs, _) in columns([r for r in same if machine(r) == last], len).items():
@@ -145,6 +146,7 @@ def plot_minutes(records: list[dict]) -> Figure:
     fig = panels([f"{env_id}, {machine(same[0])}" for (env_id, *_), same in both.items()], 2.4)
     for ax, ((env_id, *_), same) in zip(fig.axes, both.items(), strict=True):
         ax.set_xlabel("minutes since the start of the process")
+        ax.set_ylabel("return of a game")
         for name, colour in MINUTES.items():
             for run in (r for r in same if r["pair"] == name and r["curve"]):
                 _, seconds, found = np.transpose(run["curve"])

@@ -316,7 +316,7 @@ def after(run: dict, seconds: float) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def reached(run: dict, target: float) -> float:
+def seconds_to(target: float, run: dict) -> float:
     """Seconds after which the mean return of 50,000 steps first got to the target; inf if none."""
     steps, seconds, returns = np.array(run["curve"]).T
     means = [returns[(steps > step - 50_000) & (steps <= step)].mean() for step in steps]
@@ -330,12 +330,11 @@ def target_table(records: list[dict]) -> str:
     for same in learned([r for r in alone if r["env_id"] in TARGETS]):
         target = TARGETS[same[0]["env_id"]]
         for (variant,), runs in groups(same, "variant").items():
-            found = [reached(run, target) for run in runs]
-            each = ", ".join(f"{r['seed']}: {s:,.0f}" for r, s in zip(runs, found, strict=True))
-            cells = [*task(same[0], records), f"{target:,}", f"{median(found):,.0f}", each]
-            rows.append([label(variant), *(cell.replace("inf", "not reached") for cell in cells)])
-    header = ["", "", "steps", "return", "s, median", "each seed"]
-    return rows_of(header, rows)
+            found = [seconds_to(target, run) for run in runs]
+            times = [f"{s:,.0f}" if s < np.inf else "not reached" for s in (median(found), *found)]
+            each = ", ".join(f"{r['seed']}: {s}" for r, s in zip(runs, times[1:], strict=True))
+            rows.append([label(variant), *task(same[0], records), f"{target:,}", times[0], each])
+    return rows_of(["", "", "steps", "return", "s, median", "each seed"], rows)
 
 
 def scaling_table(records: list[dict]) -> str:
@@ -343,10 +342,9 @@ def scaling_table(records: list[dict]) -> str:
     steps/s, returns at equal seconds."""
     rows, times = [], (30, 45, 60)
     sizes = {"--num-envs", "--num-steps", "--num-minibatches"}
-    with_n = [r for r in records if "--num-envs" in r["variant"] and not r["until"]]
-    of_today = [r for r in with_n if as_of_today(r) == r["variant"]]
-    only_sizes = [r for r in of_today if sizes.issuperset(part(r["variant"])[2][::2])]
-    for same in learned(only_sizes):
+    with_n = [r for r in records if {"--num-envs"} <= {*part(r["variant"])[2][::2]} <= sizes]
+    of_today = [r for r in with_n if as_of_today(r) == r["variant"] and not r["until"]]
+    for same in learned(of_today):
         cases = groups(same, "variant").values()
         if len(cases) == 1:
             continue

@@ -27,7 +27,7 @@ TREE = {  # script: (parent or None, what it is); one without a file is not show
     ),
     "ppo_continuous_action_envpool": (
         "ppo_continuous_action",
-        "MuJoCo on EnvPool, 64 and more environments",
+        "MuJoCo on EnvPool, many environments at once",
     ),
     "ppo_atari_envpool": (None, "Atari: a CNN, uint8 pixels, lives"),
     "ppo_atari_envpool_multigpu": ("ppo_atari_envpool", "one process a device, torchrun"),

@@ -237,7 +237,11 @@ def test_scaling_is_by_environments_at_equal_seconds():
         more = {"args": args, "sps": 1000.0 + num_envs}
         variant = f"{FAST}:compile --num-envs {num_envs} --num-steps {512 // num_envs}"
         found += learning(variant, 99, **more | {"args": args | {"gamma": 0.5}})  # once the default
-        found += learning(f"{variant} --gamma 0.5", 99, **more)
+        found += learning(f"{variant} --gamma 0.5", 99, **more) + learning(
+            variant, 9, until=4, **more
+        )
+        if num_envs == 8:  # one size is no comparison
+            found += learning(variant, 9, env_id="Walker2d-v4", **more)
         runs = learning(variant, 5, 7, **more)
         for run, above in zip(runs, (0, 2), strict=True):
             run["curve"] = [[1, 19.0, -9.0], [2, 25.0, value + above], [3, 70.0, 99.0]]

@@ -253,8 +253,9 @@ def test_scaling_is_by_environments_at_equal_seconds():
     ]
 
 
-def test_a_target_is_met_by_a_mean_of_50000_steps():
-    """One good point does not; a run that never gets there counts as later than all others."""
+def test_a_target_is_met_by_a_mean_over_many_steps():
+    """One good point does not; a run that never gets there counts as later than all others; each
+    environment has its own target, over its own number of steps."""
     more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}
     found = learning(FAST, 1, 2, 3, jobs=1, **more)
     for run, last in zip(found, (5000.0, 4600.0, 4400.0), strict=True):
@@ -264,6 +265,10 @@ def test_a_target_is_met_by_a_mean_of_50000_steps():
     rows = measured.target_table(found + shared).splitlines()[2:]
     where = [f"`{FAST}`", "Walker2d-v4, P, 2 cores", "1,000,000", "4,000"]
     assert [cells(row) for row in rows] == [[*where, "140", "0: 140, 1: 140, 2: not reached"]]
+    (pong,) = learning(FAST, 20, jobs=1, env_id="Pong-v5", total_timesteps=1_000_000)
+    points = ((100_000, -2.0), (200_000, 19.0), (300_000, 19.0), (400_000, 17.0), (500_000, 21.0))
+    pong["curve"] = [[steps, steps / 1000, value] for steps, value in points]
+    assert cells(measured.target_table([pong]).splitlines()[-1])[3:] == ["18", "400", "0: 400"]
 
 
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):

@@ -326,11 +326,15 @@ def seconds_to(target: float, width: int, run: dict) -> float:
     return float(np.where(np.array(means) >= target, seconds, np.inf).min())
 
 
+def alone(records: list[dict]) -> list[dict]:
+    """Learning runs that had two cores to themselves."""
+    return [r for r in records if (r["cores"], r.get("jobs")) == (2, 1)]
+
+
 def target_table(records: list[dict]) -> str:
     """Seconds to a task's target return, of all runs that had two cores to themselves."""
     rows = []
-    alone = [r for r in records if (r["cores"], r.get("jobs")) == (2, 1)]
-    for same in learned([r for r in alone if r["env_id"] in TARGETS]):
+    for same in learned([r for r in alone(records) if r["env_id"] in TARGETS]):
         target, width = TARGETS[same[0]["env_id"]]
         for (variant,), runs in groups(same, "variant").items():
             found = [seconds_to(target, width, run) for run in runs]

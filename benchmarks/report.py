@@ -133,27 +133,31 @@ def plot_learning(records: list[dict]) -> Figure:
 
 
 def plot_minutes(records: list[dict]) -> Figure:
-    """Returns over minutes, a panel an environment that one machine learned with one environment
-    and with many, in as many steps, --compile alone; dotted, what CleanRL has published."""
+    """Returns over minutes; dotted, what CleanRL has published. A panel an environment that one
+    machine learned with one environment and with many, in as many steps, --compile alone; and one
+    of Pong by flags of its own, each run with two cores to itself."""
     runs = [r for same in learned(records) for r in same]
-    cases = groups(
-        [r for r in runs if r["variant"] in (f"{pair}_torchcompile:compile" for pair in MINUTES)],
-        "env_id",
-        "total_timesteps",
-        *measured.MACHINE,
-    )
-    both = {env: same for env, same in cases.items() if len(groups(same, "pair")) == len(MINUTES)}
-    fig = panels([f"{env_id}, {machine(same[0])}" for (env_id, *_), same in both.items()], 2.4)
-    for ax, ((env_id, *_), same) in zip(fig.axes, both.items(), strict=True):
+    compiled = [r for r in runs if r["variant"] in (f"{x}_torchcompile:compile" for x in MINUTES)]
+    found = []  # (runs of a panel, {label: (runs, colour)})
+    for same in groups(compiled, "env_id", "total_timesteps", *measured.MACHINE).values():
+        pairs = {name: ([r for r in same if r["pair"] == name], MINUTES[name]) for name in MINUTES}
+        found += [(same, pairs)] if all(of_pair for of_pair, _ in pairs.values()) else []
+    alone = measured.alone([r for r in records if r["env_id"] == "Pong-v5"])
+    pong = [r for same in learned(alone) for r in same if part(r["variant"])[2]]
+    for same in groups(pong, *measured.MACHINE).values():
+        ways = columns(same, len).items()
+        found.append((same, {name: (of_way, COLOURS.get(name)) for name, (of_way, _) in ways}))
+    fig = panels([f"{same[0]['env_id']}, {machine(same[0])}" for same, _ in found], 2.4)
+    for ax, (same, lines) in zip(fig.axes, found, strict=True):
         ax.set_xlabel("minutes since the start of the process")
         ax.set_ylabel("return of a game")
-        for name, colour in MINUTES.items():
-            for run in (r for r in same if r["pair"] == name and r["curve"]):
-                _, seconds, found = np.transpose(run["curve"])
-                ax.plot(seconds / 60, found, color=colour, lw=0.8)
-            ax.plot([], [], label=name, color=colour)
-        if env_id in measured.PUBLISHED:
-            mean, _, steps = measured.PUBLISHED[env_id]
+        for name, (of_line, colour) in lines.items():
+            for run in (r for r in of_line if r["curve"]):
+                _, seconds, returns = np.transpose(run["curve"])
+                ax.plot(seconds / 60, returns, color=colour, lw=0.8)
+            ax.plot([], [], label=name.strip("`"), color=colour)
+        if same[0]["env_id"] in measured.PUBLISHED:
+            mean, _, steps = measured.PUBLISHED[same[0]["env_id"]]
             ax.axhline(mean, color="black", ls=":", label=f"CleanRL after {steps / 1e6:g}M steps")
         ax.legend(frameon=False)
     return fig

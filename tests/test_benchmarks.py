@@ -314,6 +314,12 @@ def test_pages_and_plots(tmp_path):
             records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
     report.plot(tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {*names, "minutes.png"}
+    pong = {"env_id": "Pong-v5", "jobs": 1}
+    own, default = (f"ppo_atari_envpool_torchcompile:compile{x}" for x in (" --gamma 0.9", ""))
+    found = learning(own, 1, 2, **pong) + learning(own, 3, **pong | {"jobs": 2})
+    (ax,) = report.plot_minutes(found + learning(default, 4, **pong)).axes
+    assert ax.get_title("left") == "Pong-v5, P, 2 cores"
+    assert [line.get_label() for line in ax.lines[2:]] == ["--compile", "CleanRL after 10M steps"]
 
 
 def benchmark(name, *flags):

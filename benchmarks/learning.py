@@ -11,8 +11,9 @@ summary.json, the command, the commit, and its curve, `curve`, a list of at most
 since the last point). With --until STEPS a run that is to take --total-timesteps is ended by
 SIGTERM once it has got there: its schedule is that of the whole run. With --runs-dir FOLDER and
 --minutes M a long run is made in stretches: the same command again goes on with what is in FOLDER,
-and a record says how far the run has got; the last one of a run counts. Runs share the machine, so
-that their seconds are longer than those of a run alone.
+and a record says how far the run has got; the last one of a run counts. With --eval-games N what a
+run has learned plays N games by ppo_eval, `eval`; `seconds` leaves that out. Runs share the
+machine, so that their seconds are longer than those of a run alone.
 """
 
 import argparse
@@ -89,8 +90,9 @@ def reached(run_dir: Path) -> int:
     return events.Scalars(tag)[-1].step if tag in events.Tags()["scalars"] else 0
 
 
-def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float) -> None:
-    """Runs one job to its end, or for so many minutes, and appends its record."""
+def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_games: int) -> None:
+    """Runs one job to its end, or for so many minutes, lets what it learned play so many games, and
+    appends its record."""
     name, flags = split_variant(job["variant"])
     flags += ["--env-id", job["env_id"], "--seed", job["seed"]]
     flags += ["--total-timesteps", job["total_timesteps"]]
@@ -122,14 +124,19 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float) -> None:
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(path.name.split(".")[3]) for path in run_dir.glob("events.*"))
         points = curve(run_dir, start, job["total_timesteps"])
+        played = {"seconds": round(time.time() - began, 1)}
+        if eval_games:
+            run_process(python("ppo/ppo_eval.py", run_dir, "--episodes", eval_games))
+            found = json.loads((run_dir / "eval.json").read_text())
+            played["eval"] = {name: found[name] for name in ("mean", "std", "episodes")}
     command = shown(script, *flags)
-    measured = {"date": now(), "command": command, "curve": points}
+    measured = {"date": now(), "command": command, "curve": points, **played}
     if runs_dir is not None:
         measured["run"] = run_dir.name
         rollout = summary["args"]["num_envs"] * summary["args"]["num_steps"]
         if summary["global_step"] + rollout <= (job["until"] or job["total_timesteps"]):
             measured["until"] = summary["global_step"]
-    append(path, {**summary, **job, **measured, "seconds": round(time.time() - began, 1)})
+    append(path, {**summary, **job, **measured})
 
 
 def main() -> int:
@@ -143,6 +150,7 @@ def main() -> int:
     add("--until", type=int, help="end each run there; its schedule is that of all its steps")
     add("--runs-dir", type=Path, help="keep the runs there, and go on with those that are there")
     add("--minutes", type=float, default=math.inf, help="of each run; --runs-dir goes on with it")
+    add("--eval-games", type=int, default=0, help="ppo_eval plays so many at a run's end")
     add("--jobs", type=int, help="runs at once; a core each, or 1 if a variant is Atari's")
     add("--results", type=Path, default=RESULTS, help="folder of the records")
     add("--summary", action="store_true", help="print what the records say, and run nothing")
@@ -172,7 +180,7 @@ def main() -> int:
         job["jobs"] = at_once
     pool = ThreadPoolExecutor(at_once)
     with tqdm(total=len(jobs), unit="run") as progress:
-        more = (path, args.runs_dir, args.minutes)
+        more = (path, args.runs_dir, args.minutes, args.eval_games)
         futures = {pool.submit(learn, job, *more): job for job in jobs}
         try:
             for future in as_completed(futures):

@@ -126,9 +126,12 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_gam
         points = curve(run_dir, start, job["total_timesteps"])
         played = {"seconds": round(time.time() - began, 1)}
         if eval_games:
-            run_process(python("ppo/ppo_eval.py", run_dir, "--episodes", eval_games))
-            found = json.loads((run_dir / "eval.json").read_text())
-            played["eval"] = {name: found[name] for name in ("mean", "std", "episodes")}
+            try:
+                run_process(python("ppo/ppo_eval.py", run_dir, "--episodes", eval_games))
+                found = json.loads((run_dir / "eval.json").read_text())
+                played["eval"] = {name: found[name] for name in ("mean", "std", "episodes")}
+            except Failure as failure:  # what was learned has its record all the same
+                warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: ppo_eval: {failure}")
     command = shown(script, *flags)
     measured = {"date": now(), "command": command, "curve": points, **played}
     if runs_dir is not None:

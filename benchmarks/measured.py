@@ -95,15 +95,22 @@ def rows_of(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
 
 
+def cores(n: int) -> str:
+    """1 core, 2 cores."""
+    return f"{n} core{'s' if n > 1 else ''}"
+
+
 def machine(record: dict) -> str:
     """A machine's short name."""
     cpu = re.sub(r"\((R|TM)\)| (CPU|Processor|@.*)", "", record["cpu"])
-    return record["gpu"] or f"{cpu}, {record['cores']} cores"
+    return record["gpu"] or f"{cpu}, {cores(record['cores'])}"
 
 
 def place(records: list[dict]) -> str:
     """Machines, dates and commits."""
-    machines = [f"{gpu or 'no GPU'}, {cpu}, {n} cores" for cpu, n, gpu in groups(records, *MACHINE)]
+    machines = [
+        f"{gpu or 'no GPU'}, {cpu}, {cores(n)}" for cpu, n, gpu in groups(records, *MACHINE)
+    ]
     days, commits = {r["date"][:10] for r in records}, {r["commit"] for r in records}
     when = " to ".join(sorted({min(days), max(days)}))
     return f"{' and '.join(machines)}; {when}; commit {', '.join(sorted(commits))}"

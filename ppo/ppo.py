@@ -236,7 +236,7 @@ def act(agent, storage, noise, step):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -350,7 +350,7 @@ if __name__ == "__main__":
     def stop(signum, frame):
         stop_signals.append(signum)
         signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
-        progress.set_description("stopping after this iteration")
+        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
@@ -364,9 +364,9 @@ if __name__ == "__main__":
         host[:, 0] = host[:, T]
         noise.exponential_()
         for step in range(T):
-            action = act(step).cpu().numpy()  # (N,); sync: the simulator waits
+            action = act(step).cpu().numpy()  # (N,); sync if the device acts
             next_obs, reward, terminated, truncated, _ = envs.step(action)
-            obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync if the device acts
             host_rewards[step] = reward
             host_dones[step + 1] = terminated | truncated
             host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)

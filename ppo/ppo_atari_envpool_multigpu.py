@@ -3,7 +3,7 @@
     torchrun --standalone --nproc-per-node 2 ppo/ppo_atari_envpool_multigpu.py
     diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_multigpu.py   # what it needs
 
-Each of W ranks plays its own games; together they compute what one process with all would.
+Each of W ranks plays its own games; from the same rows they compute what one process would.
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.1038/nature14236;
 names and defaults, CleanRL's ppo_atari_envpool.py.
 Shapes, of a rank: T num_steps, N num_envs / W, A actions, B = T * N, M minibatch_size / W.
@@ -260,7 +260,7 @@ def weigh(batch, advantages, b_inds, norm_adv):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -401,7 +401,7 @@ if __name__ == "__main__":
     def stop(signum, frame):
         stop_signals.append(signum)
         signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
-        progress.set_description("stopping after this iteration")
+        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)

@@ -85,7 +85,7 @@ class Args:
     learning_rate: float = 2e-3  # Adam's step size
     num_envs: int = 64  # N, environments side by side
     num_steps: int = 64  # T, steps of each environment in a rollout
-    stagger: bool = True  # spread the games' ends: an early game of each is cut and not counted
+    stagger: bool = True  # spread the games' ends: of most an early one is cut and not counted
     anneal_lr: bool = True  # let the learning rate fall linearly to 0
     gamma: float = 0.99  # discount of a step, 0 to 1
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
@@ -290,7 +290,7 @@ def act(agent, storage, noise, step):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -445,13 +445,13 @@ if __name__ == "__main__":
     def stop(signum, frame):
         stop_signals.append(signum)
         signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
-        progress.set_description("stopping after this iteration")
+        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
 
     first_measured = first_iteration + args.measure_burnin
-    # --stagger: the rollout at whose start an environment begins anew, once, so that later rollouts
+    # --stagger: the rollout at whose start an environment begins anew, if any: later rollouts then
     # have rows of all phases of a game; where games only time out, they else end on the same step
     phases = -(-envs.spec.config.max_episode_steps // T)  # rollouts in the longest game
     restarts = first_iteration + args.stagger * (np.arange(N) * phases // N)  # (N,)
@@ -473,12 +473,12 @@ if __name__ == "__main__":
             std = agent_inference.actor_logstd.detach().exp()  # (1, A)
             scaled_noise = (std * noise.cpu()).numpy()  # (T + 1, N, A); sync
         for step in range(T):
-            action = act(step).cpu().numpy()  # (N, A); sync: the simulator waits
+            action = act(step).cpu().numpy()  # (N, A); sync if the device acts
             clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
             obs_rms.update(next_obs)
             scaled = obs_rms.scale(next_obs - obs_rms.mean)
-            obs[step + 1] = torch.from_numpy(scaled)  # sync: copied to the device
+            obs[step + 1] = torch.from_numpy(scaled)  # sync if the device acts
             host_dones[step + 1] = terminated | truncated
             host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += args.num_envs

@@ -278,7 +278,7 @@ def act(agent, storage, noise, step):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Adds to the parameters' .grad the gradient of the loss on a minibatch, and clips it.
+    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -434,7 +434,7 @@ if __name__ == "__main__":
     def stop(signum, frame):
         stop_signals.append(signum)
         signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
-        progress.set_description("stopping after this iteration")
+        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
@@ -453,12 +453,12 @@ if __name__ == "__main__":
             std = agent_inference.actor_logstd.detach().exp()  # (1, A)
             scaled_noise = (std * noise.cpu()).numpy()  # (T + 1, N, A); sync
         for step in range(T):
-            action = act(step).cpu().numpy()  # (N, A); sync: the simulator waits
+            action = act(step).cpu().numpy()  # (N, A); sync if the device acts
             clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
             obs_rms.update(next_obs)
             scaled = obs_rms.scale(next_obs - obs_rms.mean)
-            obs[step + 1] = torch.from_numpy(scaled)  # sync: copied to the device
+            obs[step + 1] = torch.from_numpy(scaled)  # sync if the device acts
             host_dones[step + 1] = terminated | truncated
             host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += args.num_envs

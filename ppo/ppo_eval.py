@@ -4,8 +4,9 @@
     python ppo/ppo_eval.py runs/<run> --deterministic              # the most likely actions
     python ppo/ppo_eval.py runs/<run> --capture-video --video-game best
 
-Atari is played with all lives and unclipped rewards, MuJoCo with the statistics that normalised the
-observations in training, frozen. Leaves eval.json, and on request a video, beside the checkpoint.
+Atari is played as in training, to the last life and with unclipped rewards, MuJoCo with the
+statistics that normalised the observations in training, frozen. Leaves eval.json, and on request a
+video, beside the checkpoint.
 Shapes: M games side by side, A actions, D numbers of an observation.
 """
 
@@ -98,6 +99,11 @@ class Discrete:
         envs = gym.vector.SyncVectorEnv([make_env] * len(seeds))
         self.action_space = envs.single_action_space
         return envs, envs.reset(seed=seeds)[0]
+
+    def step(self, envs, actions):
+        """One step: observations, raw rewards, (M,), and whose game is over, (M,) bool."""
+        obs, rewards, terminated, truncated, _ = envs.step(actions)
+        return obs, rewards, terminated | truncated
 
     def logits(self, obs):
         """(M, D) -> (M, A) float32."""
@@ -201,8 +207,17 @@ class Atari(Discrete):
         import envpool
 
         options |= {"num_envs": len(seeds), "seed": seeds}
-        envs = envpool.make(self.env_id, env_type="gym", episodic_life=False, **options)
-        return envs, envs.reset()[0]
+        envs = envpool.make(self.env_id, env_type="gym", episodic_life=True, **options)
+        obs, info = envs.reset()
+        self.lives, self.done = info["lives"], False
+        return envs, obs
+
+    def step(self, envs, actions):
+        """As above; a lost life ends no game, but EnvPool serves again, as it does in training."""
+        obs, rewards, terminated, truncated, info = envs.step(actions)
+        over = (info["terminated"] > 0) | truncated | (self.done & (info["lives"] > self.lives))
+        self.lives, self.done = info["lives"], terminated | truncated
+        return obs, rewards, over
 
     def logits(self, obs):
         """(M, 4, 84, 84) uint8 -> (M, A) float32."""
@@ -239,11 +254,11 @@ def play(player, seeds, progress):
     running = set(range(len(seeds)))
     while running:
         actions = player.act(obs, generators)
-        obs, rewards, terminated, truncated, _ = envs.step(actions)
+        obs, rewards, over = player.step(envs, actions)
         for i in list(running):
             games[i].actions.append(actions[i])
             games[i].total += float(rewards[i])
-            if terminated[i] or truncated[i]:
+            if over[i]:
                 running.remove(i)
                 progress.update()
     envs.close()

@@ -1,5 +1,6 @@
 """The life of a run: checkpoints, going on with one, signals, bad numbers, a full disk."""
 
+import io
 import json
 import os
 import random
@@ -299,6 +300,28 @@ def test_a_signal_in_the_last_iteration(tmp_path, capsys):
     run = run_main(name, *small(name), runs_dir=tmp_path, edit=sigterm_in(3))
     assert run.stop_signals == [15] and checkpoint_of(tmp_path)["global_step"] == 48
     assert "to go on" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", IN_TURN)
+def test_a_signal_while_the_bar_is_drawn(name, tmp_path, monkeypatch):
+    """In the midst of a write to standard error, in which no other write can begin."""
+
+    class Terminal(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, data):
+            if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+                signal.raise_signal(signal.SIGTERM)
+            return len(data)
+
+    with io.TextIOWrapper(io.BufferedWriter(Terminal()), line_buffering=True) as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        draw = insert("# Advantages", "progress.refresh()")
+        with pytest.raises(SystemExit) as ended:
+            run_main(name, *small(name), runs_dir=tmp_path, edit=draw)
+        monkeypatch.undo()
+    assert ended.value.code == 143 and checkpoint_of(tmp_path)["global_step"] == 16
 
 
 @pytest.mark.parametrize("name", IN_TURN)

@@ -70,6 +70,7 @@ def main() -> int:
     add("--pairs", nargs="+", choices=PAIRS, default=PAIRS)
     add("--rounds", type=int, default=3)
     add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
+    add("--timeout", type=float, default=3600, help="seconds until a run counts as failed")
     add("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
     if args.iterations < 4 or args.rounds < 1:
@@ -85,7 +86,7 @@ def main() -> int:
             case = variant_case(variant, num_envs, args.iterations, env=env, extra=extra)
             cases.append(replace(case, at_once=2 if group == "two" else 1))
     path = args.results / "ablation.jsonl"
-    session, failed = run_rounds(cases, args.rounds, path, limit=3600)
+    session, failed = run_rounds(cases, args.rounds, path, args.timeout)
     records = [r for r in read(path) if r.get("session") == session]
     print(f"\n{blocks(records, cases_table)}\n\nrecords: {path}, session {session}")
     return 1 if failed else 0

@@ -8,7 +8,7 @@ import numpy as np
 from records import as_of_today, pair, part
 
 SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
-PUBLISHED = {  # mean and standard deviation over 3 seeds, steps; Pong's is ppo_atari's
+PUBLISHED = {  # by the script of the same name: mean and standard deviation over 3 seeds, steps
     "CartPole-v1": (490.04, 6.12, 500_000),
     "Acrobot-v1": (-86.36, 1.32, 500_000),
     "MountainCar-v0": (-200.0, 0.0, 500_000),
@@ -26,7 +26,7 @@ GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, 
 PHASES = ("rollout", "advantages", "update", "log")
 TARGETS = {"Walker2d-v4": 4000, "Pong-v5": 18}  # to get to in as few seconds as may be
 MACHINE = ("cpu", "cores", "gpu")
-TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "until")
+TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")
 ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
 
 
@@ -58,12 +58,17 @@ def newest(records: list[dict]) -> list[list[dict]]:
 
 def learned(records: list[dict]) -> list[list[dict]]:
     """Learning runs in which a game ended, by pair and task; of one made twice, or in stretches,
-    the last. A variant is named with the flags that it would need today."""
+    the last. A variant is named with the flags that it would need today; `cut` are runs that were
+    ended before they had taken all steps."""
     records = [{**r, "pair": pair(r["variant"]), "variant": as_of_today(r)} for r in records]
-    runs = {r.get("run") or tuple(r[f] for f in (*TASK, "variant", "seed")): r for r in records}
+    records = [{**r, "cut": r["until"] is not None} for r in records]
+    names = (*TASK, "until", "variant", "seed")
+    runs = {r.get("run") or tuple(r[name] for name in names): r for r in records}
     found = [r for r in runs.values() if r["mean_return"] is not None]
-    found.sort(key=lambda r: (r["pair"], r["env_id"], reach(r), r["variant"], r["seed"]))
-    return list(groups(found, *TASK).values())
+    order = ("pair", "env_id", "total_timesteps", "variant", "seed")
+    found.sort(key=lambda r: (not r["cut"], *(r[name] for name in order)))
+    cases = groups(found, *TASK).values()
+    return sorted(cases, key=lambda same: (*(same[0][name] for name in order[:2]), reach(same)))
 
 
 def label(variant: str) -> str:
@@ -273,17 +278,18 @@ def over_seeds(runs: list[dict], robust: bool = False) -> str:
     return f"{middle:{form}}{spread} ({len(found)} seed{'s' * (len(found) > 1)})"
 
 
-def task(run: dict, records: list[dict]) -> list[str]:
+def task(runs: list[dict], records: list[dict]) -> list[str]:
     """The first cells of a row: what was learned, where if there are several machines, and in how
-    many steps of the schedule's."""
-    some = f"{run['until']:,} of " if run["until"] else ""
-    where = f", {machine(run)}" if len(groups(records, *MACHINE)) > 1 else ""
-    return [run["env_id"] + where, f"{some}{run['total_timesteps']:,}"]
+    many steps; of runs that were cut, after the fewest and the most of the schedule's."""
+    ends = [f"{step:,}" for step in sorted({r["global_step"] for r in runs if r["cut"]})]
+    some = f"{' to '.join(ends[:1] + ends[1:][-1:])} of " if ends else ""
+    where = f", {machine(runs[0])}" if len(groups(records, *MACHINE)) > 1 else ""
+    return [runs[0]["env_id"] + where, f"{some}{runs[0]['total_timesteps']:,}"]
 
 
-def reach(run: dict) -> int:
-    """How many steps it was to take."""
-    return run["until"] or run["total_timesteps"]
+def reach(runs: list[dict]) -> int:
+    """The most steps that one of them took, or was to take."""
+    return max(r["global_step"] if r["cut"] else r["total_timesteps"] for r in runs)
 
 
 def returns(records: list[dict]) -> str:
@@ -293,7 +299,7 @@ def returns(records: list[dict]) -> str:
     default = [r for r in records if not part(as_of_today(r))[2] and "+no-" not in r["variant"]]
     default = [r for r in default if r["env_id"] in PUBLISHED]
     tasks: dict[tuple, list[list[dict]]] = {}
-    for same in sorted(learned(default), key=lambda runs: (reach(runs[0]), len(runs))):
+    for same in sorted(learned(default), key=lambda runs: (reach(runs), len(runs))):
         tasks.setdefault((same[0]["pair"], same[0]["env_id"]), []).append(same)
     best = []
     for _, cases in sorted(tasks.items()):
@@ -308,7 +314,7 @@ def returns(records: list[dict]) -> str:
         mean, std, steps = PUBLISHED[same[0]["env_id"]]
         known = f"[{mean:,} ± {std:,} at {steps / 1e6:g}M]({SOURCE})"
         cells = [over_seeds(eager, robust), f"{over_seeds(fast, robust)} {flags}".strip(), known]
-        where, steps = task(same[0], records)
+        where, steps = task([*eager, *fast], records)
         rows.append([f"`{same[0]['pair']}`, {where}", steps, *cells])
         shown += same
     how = "mean return of the last 100 games; ± standard deviation over seeds"
@@ -348,7 +354,7 @@ def target_table(records: list[dict]) -> str:
             games = [(r["seed"], r["eval"]) for r in runs if "eval" in r]
             form = "{0}: {mean:,.2f} ± {std:,.2f} ({episodes} games)".format
             end = ", ".join(form(seed, **found) for seed, found in games)
-            row = [label(variant), *task(same[0], records), f"{target:,}", times[0], each]
+            row = [label(variant), *task(runs, records), f"{target:,}", times[0], each]
             rows.append([*row, end])
     return rows_of(["", "", "steps", "return", "s, median", "each seed", "at the end"], rows)
 
@@ -378,12 +384,14 @@ def scaling_table(records: list[dict]) -> str:
 
 def learning_table(records: list[dict]) -> str:
     """Each script's returns over seeds, and by how much its mean differs from its eager sibling's:
-    with a bootstrap interval, and with a permutation test's p where there are enough seeds."""
+    with a bootstrap interval, and with a permutation test's p where there are enough seeds. Runs
+    that were cut ended at steps of their own, and are not compared."""
     rows = []
     for same in learned(records):
         cases = groups(same, "variant")
         for (variant,), runs in cases.items():
-            eager = cases.get((pair(variant),), []) if variant != pair(variant) else []
+            compared = variant != pair(variant) and not runs[0]["cut"]
+            eager = cases.get((pair(variant),), []) if compared else []
             a, b, apart = values(eager, "mean_return"), values(runs, "mean_return"), ""
             if min(len(a), len(b)) > 1:
                 low, high = bootstrap(difference, a, b)
@@ -391,7 +399,7 @@ def learning_table(records: list[dict]) -> str:
             if min(len(a), len(b)) >= ENOUGH:
                 apart += f", p = {permutation_p(a, b):.3f}"
             each = ", ".join(f"{r['seed']}: {r['mean_return']:,.1f}" for r in runs)
-            first = [*task(same[0], records), label(variant)]
+            first = [*task(runs, records), label(variant)]
             rows.append([*first, over_seeds(runs), each, apart])
     return rows_of(
         ["", "steps", "script", "return", "each seed", "minus eager [95% interval]"], rows

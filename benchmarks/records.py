@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,14 +141,18 @@ def machine() -> dict:
 
 
 def commit() -> str:
-    """The commit that is checked out, with '+' if a tracked file differs from it."""
+    """The commit that is checked out, with '+' if a tracked file differs from it; where git knows
+    none, what COMMIT in the environment says."""
 
     def git(*words):
+        if shutil.which("git") is None:
+            return ""
         done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
         return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--untracked-files=no", "ppo", "benchmarks/*.py")
-    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")
+    found = git("rev-parse", "--short=10", "HEAD") or os.environ.get("COMMIT", "unknown")
+    return found + ("+" if changed else "")
 
 
 def now() -> str:

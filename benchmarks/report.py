@@ -17,7 +17,7 @@ import measured
 import numpy as np
 from matplotlib.figure import Figure
 from measured import COLUMNS, SB3, SIMULATOR, columns, groups, learned, machine, newest, sps, values
-from records import RESULTS, ROOT, part, read
+from records import RESULTS, ROOT, as_of_today, part, read
 
 TREE = {  # script: (parent or None, what it is); one without a file is not shown
     "ppo": (None, "CartPole and other small problems: the file to read first"),
@@ -179,6 +179,11 @@ def tables(folder: Path) -> dict[str, str]:
     throughput, ablation, learning, multigpu = (read(folder / f"{name}.jsonl") for name in names)
     how = "mean return of the last 100 games, ± standard deviation over seeds; each run's command "
     how += "and versions: `results/learning.jsonl`"
+    returns = {}
+    for name, has_flags in (("learning", False), ("trials", True)):
+        found = [r for r in learning if bool(part(as_of_today(r))[2]) == has_flags]
+        table = found and f"{measured.learning_table(found)}\n\n*{measured.place(found)}; {how}.*"
+        returns[name] = table
     return {
         "speed": throughput and measured.speed(throughput),
         "plot": "![Steps per second of each script and its peers](benchmarks/results/speed.png)",
@@ -190,8 +195,7 @@ def tables(folder: Path) -> dict[str, str]:
         "multigpu": measured.blocks(multigpu, measured.ranks_table),
         "target": learning and measured.target_table(learning),
         "scaling": learning and measured.scaling_table(learning),
-        "learning": learning
-        and f"{measured.learning_table(learning)}\n\n*{measured.place(learning)}; {how}.*",
+        **returns,
     }
 
 

@@ -168,6 +168,7 @@ def test_ablation_cases(pair, cuda):
 def learning(variant, *returns, **more):
     fields = {"variant": variant, "env_id": "Hopper-v4", "total_timesteps": 9, "until": None}
     fields |= {"cpu": "P", "cores": 2, "gpu": None, "date": "2026-01-02", "commit": "c", **more}
+    fields["global_step"] = fields["until"] or fields["total_timesteps"]
     curve = [[1, 0.5, 1.0], [9, 2.0, 3.0]]
     return [
         {**fields, "seed": i, "mean_return": value, "curve": curve}
@@ -201,6 +202,18 @@ def test_siblings_are_compared():
     assert far.startswith("+10.0 [") and float(far[-5:]) == pytest.approx(2 / 252, abs=2e-3)
     assert float(apart([1, 2, 3, 4, 5], [5, 4, 3, 2, 1])[-5:]) == 1
     assert apart([1], [2]) == ""
+
+
+def test_runs_that_were_cut_are_of_one_row():
+    """Wherever each seed was ended, asked for or not; beside no sibling."""
+    found = learning(EAGER, 1, 2, until=4)
+    for at, run in zip((4, 5, 7), learning(f"{FAST}:compile", 4, 5, 9, until=4), strict=True):
+        found.append(run | {"global_step": at, "until": 4 if at < 6 else at, "run": str(at)})
+    eager, fast = map(cells, measured.learning_table(found).splitlines()[2:])
+    assert eager[1:4:2] == ["4 of 9", "1.5 ± 0.7 (2 seeds)"]
+    assert fast[1:4:2] == ["4 to 7 of 9", "6.0 ± 2.6 (3 seeds)"] and fast[-1] == ""
+    row = cells(measured.returns(found).splitlines()[2])
+    assert row[1:4] == ["4 to 7 of 9", "1.5 ± 0.7 (2 seeds)", "6.0 ± 2.6 (3 seeds)"]
 
 
 def test_returns_are_robust_with_enough_seeds():
@@ -399,7 +412,7 @@ def test_learning_in_stretches(tmp_path):
     first, second = lines_of(tmp_path / "learning.jsonl")
     assert 0 < first["until"] == first["global_step"] < second["until"] == second["global_step"]
     assert first["run"] == second["run"]
-    assert measured.learned([first, second]) == [[{**second, "pair": EAGER}]]
+    assert measured.learned([first, second]) == [[{**second, "pair": EAGER, "cut": True}]]
     steps, seconds, _ = zip(*second["curve"], strict=True)
     assert steps[-1] > first["until"] and list(seconds) == sorted(seconds)
 

@@ -19,7 +19,8 @@ declare -a limits=(0 480 360 300 360) peers=()
 [ -z "${PEERS:-}" ] || eval "peers=($PEERS)"
 
 run() { # SECONDS COMMAND..., at most so long and within the part; what fails does not stop the part
-  local most=$1 left=$((limit - SECONDS)) begin=$SECONDS
+  local most=${dry:+$limit} left=$((limit - SECONDS)) begin=$SECONDS
+  most=${most:-$1}
   shift
   echo "$ $*"
   if [ $left -lt 5 ]; then

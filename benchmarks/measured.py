@@ -256,6 +256,21 @@ def bootstrap(statistic, *samples: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def middle(runs: list[dict], points: int = 50) -> np.ndarray:
+    """Curves of several seeds as one, (4, points): environment steps; the interquartile mean over
+    seeds of the returns since the last point; the ends of its 95% bootstrap interval."""
+    ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
+    rows = []
+    for steps, _, returns in (np.transpose(run["curve"]) for run in runs):
+        bins = np.searchsorted(ends, steps) - 1
+        means = {x: returns[bins == x].mean() for x in sorted({*bins})}
+        # where no game ended, a line between its neighbours
+        rows.append(np.interp(range(points), list(means), list(means.values())))
+    by_point = np.transpose(rows)  # (points, seeds)
+    found = [(iqm(values), *bootstrap(iqm, values)) for values in by_point]
+    return np.vstack([ends[1:], np.transpose(found)])
+
+
 def permutation_p(a: list[float], b: list[float]) -> float:
     """Two-sided p of the difference of means, from 20,000 random deals to sides of these sizes."""
     deals = np.random.default_rng(0).permuted(np.tile([*a, *b], (20_000, 1)), axis=1)

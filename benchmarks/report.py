@@ -114,8 +114,8 @@ def plot_speed(records: list[dict]) -> Figure:
 
 
 def plot_learning(records: list[dict]) -> Figure:
-    """Returns of each seed by default flags, a panel a pair, environment and schedule, each of the
-    machine that learned it last."""
+    """Returns of each seed by default flags, from ENOUGH seeds on of all as one, a panel a pair,
+    environment and schedule, each of the machine that learned it last."""
     runs = [r for same in learned(records) for r in same if not part(r["variant"])[2]]
     envs = groups(runs, "pair", "env_id", "total_timesteps")
     fig = panels([f"{env_id}, {name}" for name, env_id, _ in envs], 2.2)
@@ -125,8 +125,13 @@ def plot_learning(records: list[dict]) -> Figure:
         ax.set_xlabel(f"environment steps, millions; {last}")
         for name, (runs, _) in columns([r for r in same if machine(r) == last], len).items():
             style = {"color": COLOURS.get(name, "#999999"), "lw": 0.8}
-            for steps, _, found in (np.transpose(r["curve"]) for r in runs if r["curve"]):
-                ax.plot(steps / 1e6, found, **style)
+            if len(runs) >= measured.ENOUGH:
+                steps, mean, low, high = measured.middle(runs)
+                ax.plot(steps / 1e6, mean, color=style["color"])
+                ax.fill_between(steps / 1e6, low, high, color=style["color"], alpha=0.25, lw=0)
+            else:
+                for steps, _, found in (np.transpose(r["curve"]) for r in runs if r["curve"]):
+                    ax.plot(steps / 1e6, found, **style)
             ax.plot([], [], label=name.strip("`"), **style)
         ax.legend(frameon=False)
     return fig

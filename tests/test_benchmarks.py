@@ -242,6 +242,18 @@ def test_returns_are_robust_with_enough_seeds():
     assert measured.iqm([[0, 1, 2, 3, 4, 5, 6, 700]] * 2).tolist() == [3.5, 3.5]
 
 
+def test_seeds_as_one_curve():
+    """Means since the last point, a line over points without a game; the middle half of seeds."""
+    runs = learning(EAGER, *range(8), total_timesteps=400)
+    for i, run in enumerate(runs):
+        run["curve"] = [[50, 1.0, i], [100, 2.0, i + 2.0], [300, 3.0, i + 9.0], [400, 4.0, 5.0]]
+    steps, mean, low, high = measured.middle(runs, points=4)
+    assert steps.tolist() == [100, 200, 300, 400]
+    assert mean.tolist() == [4.5, 8.5, 12.5, 5]
+    assert ((low < mean) & (mean < high)).tolist() == [True, True, True, False]
+    assert low[3] == high[3] == 5
+
+
 def test_scaling_is_by_environments_at_equal_seconds():
     """In the order of N, only runs that say theirs; returns of the 10 s before, over seeds."""
     found = learning(f"{FAST}:compile", 1)

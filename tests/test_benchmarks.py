@@ -1,6 +1,7 @@
 """The benchmarks: no record is lost, what fails leaves the rest alone, tables come from records."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -391,6 +392,32 @@ def test_throughput_goes_on_without_what_fails(tmp_path):
     done = benchmark("throughput", *flags)
     assert done.returncode == 1 and "EnvPool has no such environment" in done.stderr
     assert lines_of(tmp_path / "throughput.jsonl") == found
+
+
+@pytest.mark.parametrize("part", ["1", "2", "3", "4", "5"])
+def test_gpu_parts_ask_for_what_there_is(part, tmp_path):
+    """By a python3 that says what it was asked: scripts, variants and flags exist."""
+    python3 = tmp_path / "python3"
+    python3.write_text('#!/bin/sh\necho "ASKED $*"\n')
+    python3.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNS": str(tmp_path / "runs")}
+    command = ["bash", ROOT / "benchmarks" / "gpu.sh", part, tmp_path / "results"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    if part == "5":
+        assert done.returncode == 2 and done.stderr.startswith("usage:")
+        return
+    assert done.returncode == 0 and (tmp_path / "results").is_dir()
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ASKED ben")]
+    assert lines
+    for script, *words in lines:
+        text = (ROOT / script).read_text()
+        for word in words:
+            if "kernels" in script and word.startswith("--"):
+                assert word.strip("-").replace("-", "_") in records.defaults(words[0])
+            elif word.startswith("--"):
+                assert f'"{word}"' in text
+            elif word.startswith("ppo_"):
+                records.split_variant(word)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ run() { # SECONDS COMMAND..., at most so long and within the part; what fails do
   echo "# $((SECONDS - begin)) s"
 }
 
-tests() { # six processes, each with a tenth of them or so
+tests() { # six processes at a time, ten of them each
   local all
   all=$(python3 -m pytest -q tests -m gpu --collect-only | grep ::)
   xargs -P 6 -n 10 python3 -m pytest -q --tb=short -p no:cacheprovider ${dry:+--collect-only} <<<"$all"

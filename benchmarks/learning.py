@@ -101,7 +101,7 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_gam
             words = (job["variant"], job["env_id"], str(job["seed"]), str(job["total_timesteps"]))
             folder = runs_dir / re.sub(r"[^\w.-]+", "_", "__".join(words))
             folder.mkdir(parents=True, exist_ok=True)
-        earlier = [str(path.parent) for path in Path(folder).glob("*/checkpoint.pt")]
+        earlier = [str(found.parent) for found in Path(folder).glob("*/checkpoint.pt")]
         where = ["--resume", *earlier] if earlier else ["--runs-dir", folder]
         looked = [0.0]
 
@@ -119,8 +119,8 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_gam
         start = began = time.time()
         script = f"ppo/{name}.py"
         run_process(python(script, *flags, *where), tick=tick)
-        (path_,) = Path(folder).glob("*/summary.json")
-        run_dir, summary = path_.parent, json.loads(path_.read_text())
+        (run_dir,) = (found.parent for found in Path(folder).glob("*/summary.json"))
+        summary = json.loads((run_dir / "summary.json").read_text())
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(path.name.split(".")[3]) for path in run_dir.glob("events.*"))
         points = curve(run_dir, start, job["total_timesteps"])

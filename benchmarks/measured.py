@@ -60,15 +60,17 @@ def learned(records: list[dict]) -> list[list[dict]]:
     """Learning runs in which a game ended, by pair and task; of one made twice, or in stretches,
     the last. A variant is named with the flags that it would need today; `cut` are runs that were
     ended before they had taken all steps."""
-    records = [{**r, "pair": pair(r["variant"]), "variant": as_of_today(r)} for r in records]
-    records = [{**r, "cut": r["until"] is not None} for r in records]
+    records = [
+        {**r, "pair": pair(r["variant"]), "variant": as_of_today(r), "cut": r["until"] is not None}
+        for r in records
+    ]
     names = (*TASK, "until", "variant", "seed")
     runs = {r.get("run") or tuple(r[name] for name in names): r for r in records}
     found = [r for r in runs.values() if r["mean_return"] is not None]
     order = ("pair", "env_id", "total_timesteps", "variant", "seed")
-    found.sort(key=lambda r: (not r["cut"], *(r[name] for name in order)))
+    found.sort(key=lambda r: [r[name] for name in order])
     cases = groups(found, *TASK).values()
-    return sorted(cases, key=lambda same: (*(same[0][name] for name in order[:2]), reach(same)))
+    return sorted(cases, key=lambda same: (same[0]["pair"], same[0]["env_id"], reach(same)))
 
 
 def label(variant: str) -> str:
@@ -256,7 +258,7 @@ def bootstrap(statistic, *samples: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def middle(runs: list[dict], points: int = 50) -> np.ndarray:
+def middle_curve(runs: list[dict], points: int = 50) -> np.ndarray:
     """Curves of several seeds as one, (4, points): environment steps; the interquartile mean over
     seeds of the returns since the last point; the ends of its 95% bootstrap interval."""
     ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
@@ -266,8 +268,7 @@ def middle(runs: list[dict], points: int = 50) -> np.ndarray:
         means = {x: returns[bins == x].mean() for x in sorted({*bins})}
         # where no game ended, a line between its neighbours
         rows.append(np.interp(range(points), list(means), list(means.values())))
-    by_point = np.transpose(rows)  # (points, seeds)
-    found = [(iqm(values), *bootstrap(iqm, values)) for values in by_point]
+    found = [(iqm(seeds), *bootstrap(iqm, seeds)) for seeds in np.transpose(rows)]
     return np.vstack([ends[1:], np.transpose(found)])
 
 

@@ -126,7 +126,7 @@ def plot_learning(records: list[dict]) -> Figure:
         for name, (runs, _) in columns([r for r in same if machine(r) == last], len).items():
             style = {"color": COLOURS.get(name, "#999999"), "lw": 0.8}
             if len(runs) >= measured.ENOUGH:
-                steps, mean, low, high = measured.middle(runs)
+                steps, mean, low, high = measured.middle_curve(runs)
                 ax.plot(steps / 1e6, mean, color=style["color"])
                 ax.fill_between(steps / 1e6, low, high, color=style["color"], alpha=0.25, lw=0)
             else:

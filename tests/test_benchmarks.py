@@ -248,7 +248,7 @@ def test_seeds_as_one_curve():
     runs = learning(EAGER, *range(8), total_timesteps=400)
     for i, run in enumerate(runs):
         run["curve"] = [[50, 1.0, i], [100, 2.0, i + 2.0], [300, 3.0, i + 9.0], [400, 4.0, 5.0]]
-    steps, mean, low, high = measured.middle(runs, points=4)
+    steps, mean, low, high = measured.middle_curve(runs, points=4)
     assert steps.tolist() == [100, 200, 300, 400]
     assert mean.tolist() == [4.5, 8.5, 12.5, 5]
     assert ((low < mean) & (mean < high)).tolist() == [True, True, True, False]

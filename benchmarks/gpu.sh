@@ -2,7 +2,8 @@
 # What only a CUDA device can show, in parts of at most 9 minutes each, the most telling first.
 #
 #   bash benchmarks/gpu.sh PART [RESULTS]   records go to RESULTS, or to benchmarks/results
-#   bash benchmarks/gpu.sh --dry-run        every command in small, uncompiled, on whatever is here
+#   bash benchmarks/gpu.sh --dry-run        every command in small, uncompiled, on whatever is here;
+#                                           status 1 if one failed
 #
 # 1 tests, and Atari's modes; 2 more games, where the device's time goes; 3 what each trick buys, the
 # other scripts; 4 Breakout to 10 million steps, 3 seeds, their runs in RUNS, or in RESULTS/runs:
@@ -14,7 +15,7 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 atari=ppo_atari_envpool fast=ppo_atari_envpool_torchcompile full=$fast:compile+cudagraphs
-rounds=3 iterations=40 steps=10000000 minutes=5 more="64 128" most=128 slow=120 dry=
+rounds=3 iterations=40 steps=10000000 minutes=5 more="64 128" most=128 slow=120 dry= failed=0
 declare -a limits=(0 480 360 300 360) peers=()
 [ -z "${PEERS:-}" ] || eval "peers=($PEERS)"
 
@@ -27,7 +28,10 @@ run() { # SECONDS COMMAND..., at most so long and within the part; what fails do
     echo "gpu.sh: no time left" >&2
     return
   fi
-  timeout -s INT -k 20 $((most < left ? most : left)) "$@" || echo "gpu.sh: status $?: $*" >&2
+  timeout -s INT -k 20 $((most < left ? most : left)) "$@" || {
+    echo "gpu.sh: status $?: $*" >&2
+    failed=1
+  }
   echo "# $((SECONDS - begin)) s"
 }
 
@@ -81,6 +85,7 @@ if [ "${1:-}" = --dry-run ]; then
     echo "== part $number"
     part $number
   done
+  exit $failed
 elif [[ ${1:-} == [1-4] ]]; then
   results=${2:-benchmarks/results}
   mkdir -p "$results"

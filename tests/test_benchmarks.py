@@ -443,9 +443,13 @@ def test_learning_runs_each_run_once(tmp_path):
 
 @pytest.mark.slow
 def test_learning_in_stretches(tmp_path):
-    """Two commands, one run: the second goes on with it, and its record is the one that counts."""
+    """Two commands, one run: the second goes on with it, and its record is the one that counts.
+
+    Neither goes on with a run that died before its first checkpoint.
+    """
     flags = ["--env-ids", "Pendulum-v1", "--seeds", "1", "--total-timesteps", 10**6]
     flags += ["--variants", EAGER, "--results", tmp_path, "--runs-dir", tmp_path / "runs"]
+    (tmp_path / "runs" / f"{EAGER}__Pendulum-v1__1__1000000" / "dead").mkdir(parents=True)
     for _ in range(2):
         assert benchmark("learning", *flags, "--minutes", 0.3).returncode == 0
     first, second = lines_of(tmp_path / "learning.jsonl")

@@ -539,7 +539,7 @@ if __name__ == "__main__":
         last = iteration == args.num_iterations or len(signals) > 0
         if RANK > 0:
             if bad or last:
-                sys.exit()
+                os._exit(0)  # at sys.exit gloo may still free a tensor of Python, and abort
             continue
         for step, episode_return, length in sorted(games, key=lambda game: game[0]):
             episodic_returns.append(episode_return)

@@ -324,6 +324,8 @@ def returns(records: list[dict]) -> str:
     for same in best:
         found = columns(same, len)
         (eager, _), (fast, flags) = (found.get(name, ([], "")) for name in (EAGER, COMPILE))
+        if not fast and BFLOAT16 in found:
+            fast, flags = found[BFLOAT16][0], f"--bfloat16 {found[BFLOAT16][1]}"
         if not eager and not fast:
             continue
         robust = min(len(runs) for runs in (eager, fast) if runs) >= ENOUGH

@@ -229,6 +229,10 @@ def test_returns_are_robust_with_enough_seeds():
     more = learning(EAGER, 1, 2) + learning(EAGER, 5, total_timesteps=10)  # fewer seeds, more steps
     both = [cells(row)[1:3] for row in measured.returns(more).splitlines()[2:4]]
     assert both == [["9", "1.5 ± 0.7 (2 seeds)"], ["10", "5.0 (1 seed)"]]
+    less = learning(f"{FAST}:compile+bfloat16", 3)  # named; shown where there is no --compile alone
+    assert cells(measured.returns(less).splitlines()[2])[3] == "3.0 (1 seed) --bfloat16"
+    row = measured.returns(less + learning(f"{FAST}:compile", 7)).splitlines()[2]
+    assert cells(row)[3] == "7.0 (1 seed)"
     part = measured.returns(learning(EAGER, 5, until=4)).splitlines()[2]
     assert cells(part)[1:4] == ["4 of 9", "5.0 (1 seed)", ""]
     row = measured.returns(learning(EAGER, 0, 7, 8, 9, 1000)).splitlines()[2]

@@ -9,13 +9,13 @@ names and defaults, CleanRL's ppo_atari_envpool.py.
 Shapes, of a rank: T num_steps, N num_envs / W, A actions, B = T * N, M minibatch_size / W.
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
-is ignored, and row t is no transition. Such rows have valid[t] = 0 and weigh nothing.
+is ignored, and row t is an autoreset step: valid[t] is 0, and it weighs nothing.
 """
 
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.14",
+#   "torch>=2.11,<2.16",
 #   # fast: CUDA graphs, and the storage
 #   "tensordict>=0.15",
 #   "envpool>=1.2.5",
@@ -36,13 +36,11 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-START_TIME = time.perf_counter()  # start-up seconds count the slow imports below
 # fast: OpenMP's idle threads sleep soon (read when torch is loaded); by default they spin on cores
 # that others need: alone that costs nothing, two runs on the same 2 cores take 4 times as long
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import ctypes
-import shutil
 
 import envpool
 import numpy as np
@@ -142,13 +140,13 @@ def make_envs(args, global_step=0):
     """N Atari games in EnvPool: obs (N, 4, 84, 84) uint8, rewards clipped to their sign.
 
     A lost life ends an episode. A single seed would give game i the seed + i, so that seeds 1 and 2
-    would share all games but one; a run that goes on plays other games than it began with.
+    would share all games but one; a resumed run plays other games.
     """
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(args.num_envs) >> 1
     seeds = seeds.reshape(W, -1)[RANK]
     options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}  # int32
-    options |= {"num_envs": len(seeds), "num_threads": CORES}
-    return envpool.make(args.env_id, env_type="gym", **options)
+    options["num_threads"] = CORES
+    return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -323,17 +321,17 @@ if __name__ == "__main__":
     if LOCAL_RANK > 0:  # on each machine one process speaks
         sys.stdout = sys.stderr = open(os.devnull, "w")
     checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--resume")
     try:
         if resume := parser.parse_known_args()[0].resume:
             checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
             assert checkpoint["format"] == FORMAT, checkpoint["format"]
-        saved_args = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        default = Args(**{k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__})
         global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
     except Exception as error:  # what a damaged file raises depends on its bytes
         parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
-    args = tyro.cli(Args, default=Args(**saved_args))
+    args = tyro.cli(Args, default=default)
     first_iteration = global_step // args.batch_size + 1
     if first_iteration > args.num_iterations:
         parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
@@ -344,8 +342,6 @@ if __name__ == "__main__":
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
         modes.remove("cudagraphs")
-    if args.compile and not shutil.which(os.environ.get("CXX", "g++")):
-        parser.error("argument --compile: needs a C++ compiler (on Debian: apt install g++)")
     mode = "+".join(modes) or "eager"
     # fast: M_MMAP_THRESHOLD (old glibc: at most 32 MiB) and M_TRIM_THRESHOLD at their top, so that
     # freed blocks are used again; else each large tensor gets new pages, zeroed by the kernel
@@ -360,10 +356,11 @@ if __name__ == "__main__":
     if device.type == "cuda":
         torch.cuda.set_device(LOCAL_RANK)  # "cuda" is this one from here on
     store = None if W > 1 else dist.HashStore()
-    dist.init_process_group(store=store, rank=RANK, world_size=W)  # gloo, for a GPU's tensors NCCL
-    everyone = [None] * W
-    dist.all_gather_object(everyone, (asdict(args), global_step, device.type))
-    if any(other != everyone[0] for other in everyone):
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # objects go by gloo
+    dist.init_process_group(backend, store=store, rank=RANK, world_size=W)
+    settings = [None] * W
+    dist.all_gather_object(settings, (asdict(args), global_step, device.type))
+    if any(other != settings[0] for other in settings):
         parser.error("ranks differ in arguments, checkpoint, device") if RANK == 0 else sys.exit(2)
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
     torch.manual_seed(args.seed)
@@ -387,19 +384,16 @@ if __name__ == "__main__":
     lr, capturable = torch.tensor(args.learning_rate, device=device), "cudagraphs" in modes
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
     if args.resume:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-            if device.type in checkpoint["rng"]:
-                rng.set_rng_state(checkpoint["rng"][device.type])
-        except Exception as error:
-            parser.error(f"argument --resume: {args.resume} does not fit: {error}")
+        agent.load_state_dict(checkpoint["agent"])
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
 
     for parameter in agent.parameters():
         dist.broadcast(parameter.data, 0)
     if W > 1:  # noise and permutations of a rank's own
-        entropy = np.random.SeedSequence([args.seed, global_step, 1 + RANK])
-        torch.manual_seed(int(entropy.generate_state(1)[0]))
+        sequence = np.random.SeedSequence([args.seed, global_step, 1 + RANK])
+        torch.manual_seed(int(sequence.generate_state(1)[0]))
 
     # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
     T, N = args.num_steps, args.num_envs // W
@@ -471,7 +465,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
 
     first_measured = first_iteration + args.measure_burnin
-    phase_s, sps, startup_s = np.zeros(4), None, None  # seconds in each phase after burn-in
+    phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in
     for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
         times = [time.perf_counter()]
@@ -525,20 +519,20 @@ if __name__ == "__main__":
                 if approx_kl > args.target_kl:  # sync: whether to go on is decided here
                     break
         rows = torch.stack([batch["values"], batch["returns"], batch["valid"]])  # (3, B)
-        everyone = [torch.empty_like(rows) for _ in range(W)]
-        dist.all_gather(everyone, rows)
-        explained_var = explained_variance(*torch.cat(everyone, dim=1))
+        all_rows = [torch.empty_like(rows) for _ in range(W)]
+        dist.all_gather(all_rows, rows)
+        explained_var = explained_variance(*torch.cat(all_rows, dim=1))
         metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
 
         # Log
         times.append(time.perf_counter())
-        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
-        everyone = [None] * W
-        dist.all_gather_object(everyone, (games, stop_signals))
-        games, signals = (sum(lists, []) for lists in zip(*everyone, strict=True))  # of all ranks
+        finite = np.isfinite(metrics[:-1]).all()  # all of LOSSES
+        reports = [None] * W
+        dist.all_gather_object(reports, (games, stop_signals))
+        games, signals = (sum(lists, []) for lists in zip(*reports, strict=True))
         last = iteration == args.num_iterations or len(signals) > 0
         if RANK > 0:
-            if bad or last:
+            if last or not finite:
                 os._exit(0)  # at sys.exit gloo may still free a tensor of Python, and abort
             continue
         for step, episode_return, length in sorted(games, key=lambda game: game[0]):
@@ -549,10 +543,10 @@ if __name__ == "__main__":
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
         recent = episodic_returns[-max(100, args.num_envs) :]
-        score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
+        score = f"mean return {np.mean(recent):.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
         progress.update(args.batch_size)
-        if bad:
+        if not finite:
             break  # before a good checkpoint is overwritten
         if last or iteration % args.checkpoint_interval == 0:
             checkpoint = {
@@ -566,11 +560,8 @@ if __name__ == "__main__":
             }
             with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
             os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
         times.append(time.perf_counter())
-        startup_s = startup_s or times[-1] - START_TIME
         if iteration >= first_measured:
             phase_s += np.diff(times)
             sps = (iteration - first_measured + 1) * args.batch_size / phase_s.sum()
@@ -578,19 +569,17 @@ if __name__ == "__main__":
         if last:
             break
 
-    stop_signals = signals
+    stop_signals = signals  # of all ranks
     progress.close()
     envs.close()
     writer.close()
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
-        "seed": args.seed,
         "device": device.type,
         "mode": mode,
         "global_step": global_step,
         "sps": sps,
-        "startup_s": startup_s,
         "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
         "mean_return": float(np.mean(recent)) if recent else None,
         "episodes": len(episodic_returns),
@@ -598,9 +587,8 @@ if __name__ == "__main__":
     with open(f"{run_dir}/summary.json", "w") as file:
         json.dump(summary, file, indent=2)
     print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
-    if bad:
-        print(f"error: iteration {iteration} gave no finite {', '.join(bad)}", file=sys.stderr)
-        sys.exit(3)
+    if not finite:
+        parser.exit(3, f"error: iteration {iteration} gave a loss that is not finite\n")
     if stop_signals and iteration < args.num_iterations:
         print(f"to go on: the same command with --resume {run_dir}")
         sys.exit(128 + stop_signals[0])

@@ -9,13 +9,13 @@ ppo_continuous_action.py; N and T, Sample Factory's; normalisation, Gymnasium's 
 Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
-is ignored, and row t is no transition. Such rows have valid[t] = 0 and weigh nothing.
+is ignored, and row t is an autoreset step: valid[t] is 0, and it weighs nothing.
 """
 
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.14",
+#   "torch>=2.11,<2.16",
 #   # fast: CUDA graphs, and the storage
 #   "tensordict>=0.15",
 #   "envpool>=1.2.5",
@@ -36,11 +36,6 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from functools import partial
-
-START_TIME = time.perf_counter()  # start-up seconds count the slow imports below
-
-# fast: to look for a C++ compiler
-import shutil
 
 import envpool
 import gymnasium as gym
@@ -85,7 +80,7 @@ class Args:
     learning_rate: float = 2e-3  # Adam's step size
     num_envs: int = 64  # N, environments side by side
     num_steps: int = 64  # T, steps of each environment in a rollout
-    stagger: bool = True  # spread the games' ends: of most an early one is cut and not counted
+    stagger: bool = True  # restart environments once, early, so that their episodes end apart
     anneal_lr: bool = True  # let the learning rate fall linearly to 0
     gamma: float = 0.99  # discount of a step, 0 to 1
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
@@ -130,7 +125,7 @@ def make_envs(args, global_step=0):
     """N environments in EnvPool: obs (N, D), dictionaries joined; actions (N, A).
 
     A single seed would give environment i the seed + i, so that seeds 1 and 2 would share all but
-    one; a run that goes on plays other games than it began with.
+    one; a resumed run gets new seeds.
     Raises ValueError for unknown names and other spaces.
     """
     if args.env_id not in (ids := envpool.list_all_envs()):
@@ -321,17 +316,17 @@ def update(gradients, optimizer, b_inds):
 
 if __name__ == "__main__":
     checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--resume")
     try:
         if resume := parser.parse_known_args()[0].resume:
             checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
             assert checkpoint["format"] == FORMAT, checkpoint["format"]
-        saved_args = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        default = Args(**{k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__})
         global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
     except Exception as error:  # what a damaged file raises depends on its bytes
         parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
-    args = tyro.cli(Args, default=Args(**saved_args))
+    args = tyro.cli(Args, default=default)
     first_iteration = global_step // args.batch_size + 1
     if first_iteration > args.num_iterations:
         parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
@@ -342,8 +337,6 @@ if __name__ == "__main__":
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
         modes.remove("cudagraphs")
-    if args.compile and not shutil.which(os.environ.get("CXX", "g++")):
-        parser.error("argument --compile: needs a C++ compiler (on Debian: apt install g++)")
     mode = "+".join(modes) or "eager"
     numpy_acting = args.numpy_acting and mode != "eager"
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
@@ -366,15 +359,12 @@ if __name__ == "__main__":
     lr, capturable = torch.tensor(args.learning_rate, device=device), "cudagraphs" in modes
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
     if args.resume:
-        try:
-            agent.load_state_dict(checkpoint["agent"])
-            optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-            obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
-            return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
-            if device.type in checkpoint["rng"]:
-                rng.set_rng_state(checkpoint["rng"][device.type])
-        except Exception as error:
-            parser.error(f"argument --resume: {args.resume} does not fit: {error}")
+        agent.load_state_dict(checkpoint["agent"])
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
+        return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
 
     # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
     T, N = args.num_steps, args.num_envs
@@ -451,11 +441,11 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
 
     first_measured = first_iteration + args.measure_burnin
-    # --stagger: the rollout at whose start an environment begins anew, if any: later rollouts then
-    # have rows of all phases of a game; where games only time out, they else end on the same step
-    phases = -(-envs.spec.config.max_episode_steps // T)  # rollouts in the longest game
+    # --stagger: the rollout at whose start an environment is reset, if any, so that later ones have
+    # rows of all phases of an episode; where episodes only time out, they else end on the same step
+    phases = -(-envs.spec.config.max_episode_steps // T)  # rollouts in the longest episode
     restarts = first_iteration + args.stagger * (np.arange(N) * phases // N)  # (N,)
-    phase_s, sps, startup_s = np.zeros(4), None, None  # seconds in each phase after burn-in
+    phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in
     for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
         times = [time.perf_counter()]
@@ -529,16 +519,16 @@ if __name__ == "__main__":
 
         # Log
         times.append(time.perf_counter())
-        bad = [name for name, x in zip(LOSSES, metrics, strict=False) if not np.isfinite(x)]
+        finite = np.isfinite(metrics[:-1]).all()  # all of LOSSES
         last = iteration == args.num_iterations or len(stop_signals) > 0
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
         recent = episodic_returns[-max(100, args.num_envs) :]
-        score = f"mean return {np.mean(recent):.2f}" if recent else "no game has ended yet"
+        score = f"mean return {np.mean(recent):.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
         progress.update(args.batch_size)
-        if bad:
+        if not finite:
             break  # before a good checkpoint is overwritten
         if last or iteration % args.checkpoint_interval == 0:
             checkpoint = {
@@ -554,11 +544,8 @@ if __name__ == "__main__":
             }
             with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
             os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
         times.append(time.perf_counter())
-        startup_s = startup_s or times[-1] - START_TIME
         if iteration >= first_measured:
             phase_s += np.diff(times)
             sps = (iteration - first_measured + 1) * args.batch_size / phase_s.sum()
@@ -572,12 +559,10 @@ if __name__ == "__main__":
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
-        "seed": args.seed,
         "device": device.type,
         "mode": mode,
         "global_step": global_step,
         "sps": sps,
-        "startup_s": startup_s,
         "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
         "mean_return": float(np.mean(recent)) if recent else None,
         "episodes": len(episodic_returns),
@@ -585,9 +570,8 @@ if __name__ == "__main__":
     with open(f"{run_dir}/summary.json", "w") as file:
         json.dump(summary, file, indent=2)
     print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
-    if bad:
-        print(f"error: iteration {iteration} gave no finite {', '.join(bad)}", file=sys.stderr)
-        sys.exit(3)
+    if not finite:
+        parser.exit(3, f"error: iteration {iteration} gave a loss that is not finite\n")
     if stop_signals and iteration < args.num_iterations:
         print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
         sys.exit(128 + stop_signals[0])

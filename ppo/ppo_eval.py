@@ -13,7 +13,7 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.14",
+#   "torch>=2.11,<2.16",
 #   "envpool>=1.2.5",
 #   "gymnasium[classic-control,mujoco]>=1.2",
 #   "numpy>=2",

@@ -34,7 +34,7 @@ TINY = (
 def alone():
     """A process group of this process alone, which functions with a collective in them need."""
     if not dist.is_initialized():
-        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
 def load(name):

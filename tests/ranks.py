@@ -54,7 +54,7 @@ def flat(agent, what):
 
 def main(name, path):
     """Saves losses, gradients and parameters of all ranks after each epoch, in two precisions."""
-    dist.init_process_group()
+    dist.init_process_group("gloo")
     rank, ranks, module = dist.get_rank(), dist.get_world_size(), load(name)
     torch.set_num_threads(1)
     batch, advantages, b_inds = rows(ranks)

@@ -163,8 +163,8 @@ def test_what_cannot_be_resumed_is_refused(name, tmp_path, capsys):
         with pytest.raises(SystemExit) as ended:
             run_main(name, "--resume", *flags, runs_dir="unused")
         assert ended.value.code == 2 and not os.path.exists("unused")
-        usage, _, message = capsys.readouterr().err.partition("error: argument ")
-        assert usage.startswith("usage: ")
+        program, _, message = capsys.readouterr().err.partition(": error: argument ")
+        assert program == f"{name}.py", "no usage, which would be of --resume alone"
         return message
 
     assert "--total-timesteps: the run has done 48, give more" in refused(run_dir)
@@ -192,7 +192,8 @@ def test_what_cannot_be_resumed_is_refused(name, tmp_path, capsys):
     odd += [without(good, "obs_rms")] * ("obs_rms" in good)
     for content in odd[some]:
         torch.save(content, bad / "checkpoint.pt")
-        assert f"--resume: {bad} does not fit" in refused(bad, "--total-timesteps", 64)
+        with pytest.raises((KeyError, RuntimeError)):  # which name what is missing or too large
+            run_main(name, "--resume", bad, "--total-timesteps", 64, runs_dir="unused")
     for key in ("args", "global_step", "episodic_returns")[some]:
         torch.save(without(good, key), bad / "checkpoint.pt")
         assert f"KeyError('{key}')" in refused(bad, "--total-timesteps", 64)
@@ -332,7 +333,7 @@ def test_bad_numbers_stop_the_run(name, tmp_path, capsys):
         run_main(name, *small(name), "--checkpoint-interval", 1, runs_dir=tmp_path, edit=poison)
     assert ended.value.code == 3
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("error: iteration 3 gave no finite ") and "value_loss" in last
+    assert last == "error: iteration 3 gave a loss that is not finite"
     checkpoint = checkpoint_of(tmp_path)
     assert checkpoint["global_step"] == 32
     assert all(value.isfinite().all() for value in checkpoint["agent"].values())

@@ -214,8 +214,6 @@ SPEED = [
     ("time of all, rows of some", "phase_s += np.diff(times)", "phase_s = np.diff(times)"),
     ("rows of all, time of some", "(iteration - first_measured + 1)", "iteration"),
     ("steps without environments", "* args.batch_size / phase_s", "* args.num_steps / phase_s"),
-    ("start-up is the last iteration's end", "startup_s = startup_s or times[-1] - START_TIME",
-     "startup_s = times[-1] - START_TIME"),
 ]  # fmt: skip
 WEIGHTS = [
     ("a bold policy", "std=0.01)", "std=1.0)"),

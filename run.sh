@@ -4,8 +4,6 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$root/.venv
-stamp=$venv/.complete # names what is installed; written last, so a broken set-up has none
-requirements=("$root"/requirements/{requirements{,-dev,-bench},constraints}.txt)
 
 usage() {
   cat <<'TEXT'
@@ -40,15 +38,15 @@ die() {
   exit "${2:-1}"
 }
 
-fingerprint() { # of the requirements, of this folder (a moved .venv is broken) and of the interpreter
-  { cat "${requirements[@]}" && echo "$root $(readlink -f "$venv/bin/python")"; } | cksum
+fingerprint() { # of a requirements file, of this folder (a moved .venv is broken), of the interpreter
+  { cat "$root/requirements/"{"$1",constraints}.txt && echo "$root $(readlink -f "$venv/bin/python")"; } | cksum
 }
 
-up_to_date() {
-  [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ]
+ready() { # whether what a requirements file lists is installed; its stamp is written last
+  [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.$1" 2>/dev/null)" = "$(fingerprint "$1")" ]
 }
 
-set_up() {
+make_venv() {
   local python=${PYTHON:-}
   if [ -z "$python" ]; then
     for python in python3 python3.14 python3.13 python3.12 python3.11; do
@@ -58,13 +56,25 @@ set_up() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
     die "needs Python 3.11 or newer; '$python' is not. Set PYTHON=/path/to/python"
   echo "run.sh: setting up $venv (once; some minutes, as PyTorch is large)" >&2
-  rm -f "$stamp"
   "$python" -m venv --clear "$venv" || die "'$python -m venv' failed; on Debian: apt install python3-venv"
+}
+
+install() {
   "$venv/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check \
-    -r "${requirements[0]}" -r "${requirements[1]}" -r "${requirements[2]}" \
-    -c "${requirements[3]}" >&2 ||
+    -r "$root/requirements/$1.txt" -c "$root/requirements/constraints.txt" >&2 ||
     die "the set-up failed (see above); the next call starts it again"
-  fingerprint >"$stamp.new" && mv "$stamp.new" "$stamp"
+  fingerprint "$1" >"$venv/.$1.new" && mv "$venv/.$1.new" "$venv/.$1"
+}
+
+set_up() { # what is missing of these requirements files, once at a time
+  local name missing=
+  for name in "$@"; do ready "$name" || missing=1; done
+  [ "$missing" ] || return 0
+  exec 9>"$root/.setup.lock" # a second call waits for the set-up of the first
+  if command -v flock >/dev/null; then flock 9; fi
+  ready requirements || make_venv
+  for name in "$@"; do ready "$name" || install "$name"; done
+  exec 9>&-
 }
 
 case ${1:-} in
@@ -78,12 +88,11 @@ case ${1:-} in
     ;;
 esac
 
-if ! up_to_date; then
-  exec 9>"$root/.setup.lock" # a second call waits for the set-up of the first
-  if command -v flock >/dev/null; then flock 9; fi
-  up_to_date || set_up
-  exec 9>&-
-fi
+case $task in
+  test) set_up requirements requirements-dev requirements-bench ;;
+  bench) set_up requirements requirements-bench ;;
+  *) set_up requirements ;;
+esac
 
 if [ "$task" = test ]; then
   cd "$root"

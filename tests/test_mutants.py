@@ -201,7 +201,7 @@ MANY = [
 RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", '["global_step"], checkpoint["episodic_returns"]', '["global_step"], []'),
-    ("weights forgotten", '            agent.load_state_dict(checkpoint["agent"])\n', ""),
+    ("weights forgotten", '        agent.load_state_dict(checkpoint["agent"])\n', ""),
 ]  # fmt: skip
 MOMENTS = [
     ("observations' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))',

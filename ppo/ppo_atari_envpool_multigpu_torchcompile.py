@@ -463,6 +463,9 @@ if __name__ == "__main__":
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
+    # fast: C++ compilers inherit this mask; without it Ctrl+C, which a terminal sends them, ends
+    # a run that compiles with their error. The threads of bar and writer take the signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     first_measured = first_iteration + args.measure_burnin
     phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in

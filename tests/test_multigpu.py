@@ -129,7 +129,7 @@ def edited(folder, *changes):
     script = folder / f"{EAGER}.py"
     text = (PPO / script.name).read_text()
     for old, new in (
-        ('options["num_threads"] = CORES', 'options |= {"num_threads": CORES, "max_episode_steps": 5}'),
+        ('["num_threads"] = CORES', '["num_threads"], options["max_episode_steps"] = CORES, 5'),
         *changes,
     ):
         assert text.count(old) == 1

@@ -43,11 +43,12 @@ from records import (
     python,
     read,
     run_process,
+    scalars,
     shown,
     split_variant,
+    startup_s,
     warn,
 )
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 POINTS = 200  # of a curve, at most
@@ -62,10 +63,7 @@ def key(record: dict) -> tuple:
 def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:
     """Points (steps, seconds, mean return) from a run's TensorBoard events; of what lies between
     two games a minute at most counts, as between two stretches of a run."""
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    if "charts/episodic_return" not in events.Tags()["scalars"]:
-        return []
-    episodes = events.Scalars("charts/episodic_return")
+    episodes = scalars(run_dir, "charts/episodic_return")
     gaps = np.diff([start, *(episode.wall_time for episode in episodes)])
     gaps[1:] = gaps[1:].clip(0, 60)
     seconds = {e.step: float(at) for e, at in zip(episodes, gaps.cumsum(), strict=True)}
@@ -85,9 +83,8 @@ def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]
 
 def reached(run_dir: Path) -> int:
     """The last step that a run has written to its curves."""
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    tag = "charts/learning_rate"
-    return events.Scalars(tag)[-1].step if tag in events.Tags()["scalars"] else 0
+    found = scalars(run_dir, "charts/learning_rate")
+    return found[-1].step if found else 0
 
 
 def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_games: int) -> None:
@@ -124,7 +121,7 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_gam
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(path.name.split(".")[3]) for path in run_dir.glob("events.*"))
         points = curve(run_dir, start, job["total_timesteps"])
-        played = {"seconds": round(time.time() - began, 1)}
+        played = {"seconds": round(time.time() - began, 1), "startup_s": startup_s(run_dir, start)}
         if eval_games:
             try:
                 run_process(python("ppo/ppo_eval.py", run_dir, "--episodes", eval_games))

@@ -5,7 +5,7 @@ import re
 from statistics import median
 
 import numpy as np
-from records import as_of_today, pair, part
+from records import as_of_today, code, pair, part
 
 SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
 PUBLISHED = {  # by the script of the same name: mean and standard deviation over 3 seeds, steps
@@ -46,6 +46,16 @@ def values(records: list[dict], field: str = "sps") -> list:
 def sps(runs: list[dict]) -> float:
     """Median steps/s."""
     return median(values(runs))
+
+
+def of_today(records: list[dict]) -> list[dict]:
+    """The sessions of a pair that ran both of its scripts as they are now, whatever else did."""
+    found = []
+    for (_, eager), same in groups(records, "session", "pair").items():
+        ran = {(part(r["variant"])[0], r["code"]) for r in same if r.get("code")}
+        current = {eager, f"{eager}_torchcompile"} <= {name for name, _ in ran}
+        found += same if current and all(ours == code(name) for name, ours in ran) else []
+    return found
 
 
 def newest(records: list[dict]) -> list[list[dict]]:

@@ -5,6 +5,7 @@ words after the colon are the script's flags. A record is one JSON object on a l
 """
 
 import ast
+import hashlib
 import json
 import math
 import os
@@ -124,6 +125,42 @@ def as_of_today(record: dict) -> str:
             switch = {True: f"--{flag}", False: f"--no-{flag}"}
             found.append(switch[value] if isinstance(value, bool) else f"--{flag} {value}")
     return " ".join(found)
+
+
+def fingerprint(text: str) -> str:
+    """Of a script's code, 10 hex digits: comments, docstrings and line breaks change nothing, nor
+    does the Python that reads it."""
+
+    def plain(node):
+        if isinstance(node, ast.AST):
+            fields = [(key, plain(value)) for key, value in ast.iter_fields(node)]
+            return type(node).__name__, [pair for pair in fields if pair[1] not in (None, [])]
+        if isinstance(node, list):  # a constant that stands alone does nothing
+            alone = [isinstance(getattr(x, "value", None), ast.Constant) for x in node]
+            kept = zip(node, alone, strict=True)
+            return [plain(x) for x, alone in kept if not (alone and isinstance(x, ast.Expr))]
+        return node
+
+    return hashlib.sha256(repr(plain(ast.parse(text))).encode()).hexdigest()[:10]
+
+
+def code(name: str) -> str | None:
+    """The fingerprint of a script as it is now; None without one."""
+    path = ROOT / "ppo" / f"{name}.py"
+    return fingerprint(path.read_text()) if path.exists() else None
+
+
+def scalars(run_dir: Path, tag: str) -> list:
+    """The TensorBoard events of a curve of a run: step, value, wall_time; [] if there is none."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
+
+
+def startup_s(run_dir: Path, start: float) -> float:
+    """Seconds from `start`, a time.time(), to the end of a run's first iteration."""
+    return scalars(run_dir, "charts/learning_rate")[0].wall_time - start
 
 
 def machine() -> dict:

@@ -4,7 +4,8 @@
     python benchmarks/report.py --check     # changes nothing; status 1 if a page is out of date
 
 A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in README.md or benchmarks/README.md,
-and shows the newest session of each pair, machine and number of environments.
+and shows the newest session of each pair, machine and number of environments: speeds of the scripts
+as they are now alone, returns of all that learn as they do now (same_losses.py).
 """
 
 import argparse
@@ -16,7 +17,19 @@ import matplotlib
 import measured
 import numpy as np
 from matplotlib.figure import Figure
-from measured import COLUMNS, SB3, SIMULATOR, columns, groups, learned, machine, newest, sps, values
+from measured import (
+    COLUMNS,
+    SB3,
+    SIMULATOR,
+    columns,
+    groups,
+    learned,
+    machine,
+    newest,
+    of_today,
+    sps,
+    values,
+)
 from records import RESULTS, ROOT, as_of_today, part, read
 
 TREE = {  # script: (parent or None, what it is); one without a file is not shown
@@ -170,7 +183,7 @@ def plot_minutes(records: list[dict]) -> Figure:
 
 def plot(folder: Path) -> None:
     """Writes the plots that there are records for."""
-    if records := read(folder / "throughput.jsonl"):
+    if records := of_today(read(folder / "throughput.jsonl")):
         plot_speed(records).savefig(folder / "speed.png")
     if records := read(folder / "learning.jsonl"):
         plot_learning(records).savefig(folder / "learning.png")
@@ -180,8 +193,9 @@ def plot(folder: Path) -> None:
 
 def tables(folder: Path) -> dict[str, str]:
     """Each marked part's text."""
-    names = ("throughput", "ablation", "learning", "multigpu")
-    throughput, ablation, learning, multigpu = (read(folder / f"{name}.jsonl") for name in names)
+    names = ("throughput", "ablation", "multigpu")
+    learning = read(folder / "learning.jsonl")
+    throughput, ablation, multigpu = (of_today(read(folder / f"{x}.jsonl")) for x in names)
     how = "mean return of the last 100 games, ± standard deviation over seeds; each run's command "
     how += "and versions: `results/learning.jsonl`"
     returns = {}

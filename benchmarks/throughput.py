@@ -9,9 +9,10 @@
 
 Interleaved: each round runs every case once, each in a process of its own, so that what else the
 machine does falls on all of them. Each run adds a line to results/throughput.jsonl: all of its
-summary.json, the round, the command, the commit, and the steps/s of the simulator alone in that
-round. A peer's figure is what the last match of --peer-sps in its output holds, start-up included
-if that is how it counts; {num_envs} in its command is the number of environments.
+summary.json, the seconds from the process's start to the end of its first iteration, the round, the
+command, the commit, a fingerprint of the script's code, and the steps/s of the simulator alone in
+that round. A peer's figure is what the last match of --peer-sps in its output holds, start-up
+included if that is how it counts; {num_envs} in its command is the number of environments.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import re
 import shlex
 import statistics
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +33,7 @@ from records import (
     RESULTS,
     Failure,
     append,
+    code,
     commit,
     defaults,
     machine,
@@ -41,6 +44,7 @@ from records import (
     run_process,
     shown,
     split_variant,
+    startup_s,
     warn,
 )
 from tqdm import tqdm
@@ -91,7 +95,7 @@ def variant_case(variant, num_envs, iterations, env_id=None, env=None, extra=Non
         setting + shown(script, *flags),
         env_id,
         env or {},
-        extra=extra or {},
+        extra={"code": code(name), **(extra or {})},
         summary=True,
     )
 
@@ -113,12 +117,13 @@ def measure(case: Case, env: dict, limit: float) -> dict:
         return results[0] | {"sps": statistics.mean(result["sps"] for result in results)}
     if case.summary:
         with TemporaryDirectory() as runs_dir:
+            start = time.time()
             run_process([*case.command, "--runs-dir", runs_dir], env | case.env, limit=limit)
             (run_dir,) = Path(runs_dir).iterdir()
             result = json.loads((run_dir / "summary.json").read_text())
             if result["sps"] is None:
                 raise Failure("too short a run for a speed: give more --iterations")
-            return result
+            return result | {"startup_s": startup_s(run_dir, start)}
     output = run_process(case.command, env | case.env, limit=limit)
     if case.sps_regex is None:
         return json.loads(output.splitlines()[-1])

@@ -59,6 +59,28 @@ def session(variant, sps, **more):
     return [{**fields, "round": i, "sps": value, **more} for i, value in enumerate(sps, 1)]
 
 
+def test_a_fingerprint_is_of_code_alone():
+    text = '"""A."""\nx = f(1, None)  # b\n\n\ndef g(y):\n    """C."""\n    return y + 1\n'
+    other = "# d\nx = f(\n    1,\n    None,\n)\ndef g(y):\n    # e\n    return (y + 1)\n"
+    assert records.fingerprint(text) == records.fingerprint(other) == "a55b829e1d"
+    for old, new in (("y + 1", "y - 1"), ("None", "False"), ("1,", "1.0,"), ("g(y)", "g(y, z)")):
+        assert records.fingerprint(other.replace(old, new)) != records.fingerprint(other), old
+
+
+def test_speeds_are_of_todays_scripts():
+    """A session counts with both scripts as they are now; then its peers do too."""
+    codes = {name: records.code(name) for name in (EAGER, FAST)}
+    full = [r for name in codes for r in session(name, [1.0] * 2, code=codes[name])]
+    full += session("simulator", [8.0]) + session("CleanRL", [2.0]) + session("sb3", [2.0])
+    old = [r | {"session": "1", "code": "x"} if r["variant"] == FAST else r for r in full]
+    old = [r | {"session": "1"} for r in old]
+    half = [r | {"session": "2"} for r in full if r["variant"] != FAST]
+    assert measured.of_today(old + full + half) == full
+    more = session(f"{FAST}:compile", [3.0], code="x")  # of the same session, edited meanwhile
+    assert measured.of_today(full + more) == []
+    assert measured.of_today(session(EAGER, [1.0]) + session(FAST, [1.0])) == []
+
+
 def cells(row):
     return [cell.strip() for cell in row.strip("|").split("|")]
 
@@ -324,7 +346,10 @@ def test_tree_has_every_script():
 
 
 def test_pages_and_plots(tmp_path):
-    for record in session("simulator", [8000.0] * 3) + session(f"{FAST}:compile", [2000.0] * 3):
+    speeds = [
+        r for name in (EAGER, FAST) for r in session(name, [2e3] * 3, code=records.code(name))
+    ]
+    for record in session("simulator", [8000.0] * 3) + speeds:
         records.append(tmp_path / "throughput.jsonl", record)
     for record in learning(EAGER, 1, 2) + learning(EAGER, 3, env_id="X-v1"):
         records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
@@ -383,6 +408,8 @@ def test_throughput_goes_on_without_what_fails(tmp_path):
     ]
     assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 4096
     assert 0 < found[1]["sps"] < found[0]["sps"] == found[1]["simulator_sps"]
+    assert found[1]["code"] == records.code(eager) and "code" not in found[0]
+    assert 0.5 < found[1]["startup_s"], "it imports PyTorch"
     # 17-64-64-6 and 17-64-64-1: 2 operations a weight; the gradient of the input is not needed
     weights, first = 2 * (17 * 64 + 64 * 64) + 64 * 6 + 64, 2 * 17 * 64
     assert found[0]["flops_acting"] == 2 * weights
@@ -434,6 +461,7 @@ def test_learning_runs_each_run_once(tmp_path):
     (record,) = lines_of(tmp_path / "learning.jsonl")
     assert record["env_id"] == "Pendulum-v1" and record["args"]["total_timesteps"] == 8192
     assert record["eval"]["episodes"] == 2 and record["eval"]["mean"] < 0
+    assert 0.5 < record["startup_s"] < record["seconds"]
     # 40 games of 200 steps, with a reset row between them
     steps, seconds, returns = zip(*record["curve"], strict=True)
     assert list(steps) == sorted(steps) and steps[-1] == 8039 and min(seconds) > 0

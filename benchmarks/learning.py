@@ -3,6 +3,8 @@
     python benchmarks/learning.py                           # the continuous pair, 1M steps, 3 seeds
     python benchmarks/learning.py --env-ids Pong-v5 --seeds 1 --total-timesteps 2000000 \\
         --variants ppo_atari_envpool_torchcompile:compile
+    python benchmarks/learning.py --variants sb3:ppo --env-ids CartPole-v1 --peer CleanRL='python \\
+        ../peers/cleanrl_ppo.py --env-id {env_id} --seed {seed} --total-timesteps {total_timesteps}'
     python benchmarks/learning.py --summary                 # what the records say, and no run
 
 A run that has a record is not run again. Each adds a line to results/learning.jsonl: all of its
@@ -12,8 +14,15 @@ since the last point). With --until STEPS a run that is to take --total-timestep
 SIGTERM once it has got there: its schedule is that of the whole run. With --runs-dir FOLDER and
 --minutes M a long run is made in stretches: the same command again goes on with what is in FOLDER,
 and a record says how far the run has got; the last one of a run counts. With --eval-games N what a
-run has learned plays N games by ppo_eval, `eval`; `seconds` leaves that out. Runs share the
-machine, so that their seconds are longer than those of a run alone.
+run has learned plays N games by ppo_eval, `eval`; `seconds` leaves that out.
+
+A peer runs to its end, within --minutes. Its curve is made from the lines that it prints and the
+seconds at which they come: `global_step=N, episodic_return=X` for each game, and `SPS: x` after
+each iteration; `pair` is the script that it is compared with.
+
+Each run compiles with an empty cache. As many runs at once as there are cores have one each,
+`cores` is then 1; fewer or more share all of them, so that their seconds are longer than those of a
+run alone.
 """
 
 import argparse
@@ -34,12 +43,16 @@ import numpy as np
 from measured import learning_table
 from records import (
     RESULTS,
+    SPS,
     Failure,
     append,
     as_of_today,
     commit,
     machine,
+    matches,
     now,
+    pair,
+    peer,
     python,
     read,
     run_process,
@@ -47,38 +60,39 @@ from records import (
     shown,
     split_variant,
     startup_s,
+    timed_lines,
     warn,
 )
 from tqdm import tqdm
 
 POINTS = 200  # of a curve, at most
+EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.e]+)")
 
 
 def key(record: dict) -> tuple:
     """What makes two runs the same run."""
     fields = ("env_id", "seed", "total_timesteps", "until", "cpu", "cores", "gpu")
-    return as_of_today(record), *(record[field] for field in fields)
+    return as_of_today(record), record.get("pair"), *(record[field] for field in fields)
+
+
+def points(episodes: list[tuple], total_timesteps: int) -> list[list[float]]:
+    """A curve, points (steps, seconds, mean return), from games (step, seconds, return)."""
+    width, found = total_timesteps / POINTS, []
+    for _, ended in itertools.groupby(episodes, lambda episode: int((episode[0] - 1) // width)):
+        steps, seconds, returns = zip(*ended, strict=True)
+        found.append([steps[-1], round(seconds[-1], 1), round(float(np.mean(returns)), 3)])
+    return found
 
 
 def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:
-    """Points (steps, seconds, mean return) from a run's TensorBoard events; of what lies between
-    two games a minute at most counts, as between two stretches of a run."""
+    """A run's curve from its TensorBoard events; of what lies between two games a minute at most
+    counts, as between two stretches of a run."""
     episodes = scalars(run_dir, "charts/episodic_return")
     gaps = np.diff([start, *(episode.wall_time for episode in episodes)])
     gaps[1:] = gaps[1:].clip(0, 60)
-    seconds = {e.step: float(at) for e, at in zip(episodes, gaps.cumsum(), strict=True)}
-    width = total_timesteps / POINTS
-    points = []
-    for _, ended in itertools.groupby(episodes, lambda e: int((e.step - 1) // width)):
-        ended = list(ended)
-        points.append(
-            [
-                ended[-1].step,
-                round(seconds[ended[-1].step], 1),
-                round(float(np.mean([e.value for e in ended])), 3),
-            ]
-        )
-    return points
+    seconds = gaps.cumsum().tolist()
+    found = [(e.step, at, e.value) for e, at in zip(episodes, seconds, strict=True)]
+    return points(found, total_timesteps)
 
 
 def reached(run_dir: Path) -> int:
@@ -87,9 +101,43 @@ def reached(run_dir: Path) -> int:
     return found[-1].step if found else 0
 
 
-def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_games: int) -> None:
-    """Runs one job to its end, or for so many minutes, lets what it learned play so many games, and
-    appends its record."""
+def peer_command(job: dict, peers: dict[str, str], *pairs: str) -> list[str] | None:
+    """The command of a job whose variant is a peer, with `pair` and `command` put into the job;
+    None for one of ours. Failure if there is no such variant."""
+    if job["variant"] in peers:
+        _, words, command = peer(peers[job["variant"]], **job)
+        job |= {"pair": pairs[0], "command": command}
+        return words
+    if not job["variant"].startswith("sb3:"):
+        split_variant(job["variant"])
+        return None
+    name = job["variant"].removeprefix("sb3:")
+    split_variant(name)
+    flags = [name, "--env-id", job["env_id"], "--seed", job["seed"]]
+    flags += ["--total-timesteps", job["total_timesteps"]]
+    job |= {"variant": "sb3", "pair": name, "command": shown("benchmarks/sb3.py", *flags)}
+    return python("benchmarks/sb3.py", *flags)
+
+
+def learn_peer(job: dict, words: list[str], path: Path, minutes: float) -> None:
+    """Runs a peer to its end, and appends the record of what it printed."""
+    with tempfile.TemporaryDirectory() as cache:
+        start = time.time()
+        lines = timed_lines(words, {"TORCHINDUCTOR_CACHE_DIR": cache}, limit=60 * minutes)
+        found = {"date": now(), "seconds": round(time.time() - start, 1)}
+    episodes = [(int(match[1]), at, float(match[2])) for at, match in matches(EPISODE, lines)]
+    speeds = [(at, float(match[1])) for at, match in matches(SPS, lines)]
+    found |= {"startup_s": speeds[0][0], "sps": speeds[-1][1]} if speeds else {"sps": None}
+    found |= {"episodes": len(episodes), "global_step": episodes[-1][0] if episodes else 0}
+    found["mean_return"] = float(np.mean([e[2] for e in episodes[-100:]])) if episodes else None
+    append(path, {**job, **found, "curve": points(episodes, job["total_timesteps"])})
+
+
+def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_games: int) -> None:
+    """Runs one job, a peer's if it has a command of its own, to its end, or for so many minutes,
+    lets what it learned play so many games, and appends its record."""
+    if words is not None:
+        return learn_peer(job, words, path, minutes)
     name, flags = split_variant(job["variant"])
     flags += ["--env-id", job["env_id"], "--seed", job["seed"]]
     flags += ["--total-timesteps", job["total_timesteps"]]
@@ -115,12 +163,13 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_gam
 
         start = began = time.time()
         script = f"ppo/{name}.py"
-        run_process(python(script, *flags, *where), tick=tick)
+        env = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "cache")}
+        run_process(python(script, *flags, *where), env, tick=tick)
         (run_dir,) = (found.parent for found in Path(folder).glob("*/summary.json"))
         summary = json.loads((run_dir / "summary.json").read_text())
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(path.name.split(".")[3]) for path in run_dir.glob("events.*"))
-        points = curve(run_dir, start, job["total_timesteps"])
+        learned = curve(run_dir, start, job["total_timesteps"])
         played = {"seconds": round(time.time() - began, 1), "startup_s": startup_s(run_dir, start)}
         if eval_games:
             try:
@@ -130,7 +179,7 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_gam
             except Failure as failure:  # what was learned has its record all the same
                 warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: ppo_eval: {failure}")
     command = shown(script, *flags)
-    measured = {"date": now(), "command": command, "curve": points, **played}
+    measured = {"date": now(), "command": command, "curve": learned, **played}
     if runs_dir is not None:
         measured["run"] = run_dir.name
         rollout = summary["args"]["num_envs"] * summary["args"]["num_steps"]
@@ -142,8 +191,8 @@ def learn(job: dict, path: Path, runs_dir: Path | None, minutes: float, eval_gam
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    pair = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
-    add("--variants", nargs="+", default=pair, help="NAME or NAME:flag+flag")
+    both = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
+    add("--variants", nargs="+", default=both, help="NAME or NAME:flag+flag, or sb3:NAME")
     add("--env-ids", nargs="+", default=["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"])
     add("--seeds", nargs="+", type=int, default=[1, 2, 3])
     add("--total-timesteps", type=int, default=1_000_000)
@@ -151,7 +200,8 @@ def main() -> int:
     add("--runs-dir", type=Path, help="keep the runs there, and go on with those that are there")
     add("--minutes", type=float, default=math.inf, help="of each run; --runs-dir goes on with it")
     add("--eval-games", type=int, default=0, help="ppo_eval plays so many at a run's end")
-    add("--jobs", type=int, help="runs at once; a core each, or 1 if a variant is Atari's")
+    add("--peer", action="append", default=[], metavar="NAME=COMMAND")
+    add("--jobs", type=int, help="runs at once; as many as cores, or 1 if a variant is Atari's")
     add("--results", type=Path, default=RESULTS, help="folder of the records")
     add("--summary", action="store_true", help="print what the records say, and run nothing")
     args = parser.parse_args()
@@ -159,29 +209,39 @@ def main() -> int:
     done, failed = {key(r) for r in read(path)}, 0
     common = {"total_timesteps": args.total_timesteps, "until": args.until, "commit": commit()}
     common |= machine() | {"session_command": shlex.join(["python", *sys.argv])}
+    cores = sorted(os.sched_getaffinity(0))
+    at_once = args.jobs or (1 if any("atari" in x for x in args.variants) else len(cores))
+    common["jobs"], pinned = at_once, at_once == len(cores)
+    common["cores"] = 1 if pinned else len(cores)
+    peers = {text.partition("=")[0]: text for text in args.peer}
+    pairs = {pair(variant.removeprefix("sb3:")) for variant in args.variants}
+    if peers and len(pairs) > 1:
+        parser.error("a peer is compared with one pair: give its --variants")
     jobs, recorded = [], 0
-    for seed, env_id, variant in itertools.product(args.seeds, args.env_ids, args.variants):
+    every = itertools.product(args.seeds, args.env_ids, [*args.variants, *peers])
+    for seed, env_id, variant in every:
+        job = {"variant": variant, "env_id": env_id, "seed": seed, **common}
         try:
-            split_variant(variant)
+            words = peer_command(job, peers, *pairs)
         except Failure as failure:
             if (seed, env_id) == (args.seeds[0], args.env_ids[0]):
                 warn(f"{variant}: {failure}")
                 failed += 1
             continue
-        job = {"variant": variant, "env_id": env_id, "seed": seed, **common}
         if key(job) in done:
             recorded += 1
         elif not args.summary:
-            jobs.append(job)
-    cores = len(os.sched_getaffinity(0))
-    at_once = args.jobs or (1 if any("atari" in job["variant"] for job in jobs) else cores)
+            jobs.append((job, words))
     warn(f"{len(jobs)} runs to do, {recorded} with a record")
-    for job in jobs:
-        job["jobs"] = at_once
-    pool = ThreadPoolExecutor(at_once)
+
+    def pin():  # a thread's processes have its cores
+        if pinned:
+            os.sched_setaffinity(0, {cores.pop()})
+
+    pool = ThreadPoolExecutor(at_once, initializer=pin)
     with tqdm(total=len(jobs), unit="run") as progress:
-        more = (path, args.runs_dir, args.minutes, args.eval_games)
-        futures = {pool.submit(learn, job, *more): job for job in jobs}
+        more = (path, args.minutes, args.runs_dir, args.eval_games)
+        futures = {pool.submit(learn, job, words, *more): job for job, words in jobs}
         try:
             for future in as_completed(futures):
                 job, failure = futures[future], future.exception()

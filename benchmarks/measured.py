@@ -71,7 +71,12 @@ def learned(records: list[dict]) -> list[list[dict]]:
     the last. A variant is named with the flags that it would need today; `cut` are runs that were
     ended before they had taken all steps."""
     records = [
-        {**r, "pair": pair(r["variant"]), "variant": as_of_today(r), "cut": r["until"] is not None}
+        {
+            **r,
+            "pair": r.get("pair") or pair(r["variant"]),
+            "variant": as_of_today(r),
+            "cut": r["until"] is not None,
+        }
         for r in records
     ]
     names = (*TASK, "until", "variant", "seed")

@@ -6,8 +6,8 @@
 The folders are clones of https://github.com/vwxyzjn/cleanrl, commit fe8d8a03c4, and of
 https://github.com/pytorch-labs/LeanRL, commit 8dbb6336b7; where a text is missing that an edit
 replaces, nothing is written. Edited is what EnvPool 1.2, Gymnasium 1 and NumPy 2 ask for, and what
-a comparison needs: a clock that starts after 3 iterations, `SPS: x` at the end, and
-`global_step=N, episodic_return=X` for each episode. What they compute stays as it is.
+a comparison needs: `SPS: x` after each iteration, of the steps after the first 3 of them as ours,
+and `global_step=N, episodic_return=X` after each episode. What they compute stays as it is.
 """
 
 import argparse
@@ -64,15 +64,16 @@ CLEANRL = [
 ]
 LEANRL = [
     ("import wandb", "import unittest.mock; wandb = unittest.mock.Mock()", "wandb off"),
+    ("for iteration in pbar", "clock = 0, time.time()\n    for iteration in pbar", "the clock"),
     (
         "if iteration == args.measure_burnin:",
         "if iteration == args.measure_burnin + 1:\n            clock = global_step, time.time()",
-        "the clock starts after 3 iterations",
+        "starts after 3 iterations",
     ),
     (
-        "    envs.close()",
-        '    print("SPS:", round((global_step - clock[0]) / (time.time() - clock[1]), 1))\n'
-        "    envs.close()",
+        "if global_step_burnin is not",
+        'print("SPS:", round((global_step - clock[0]) / (time.time() - clock[1]), 1))\n'
+        "        if global_step_burnin is not",
         "and is read",
     ),
 ]

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -38,6 +39,7 @@ LIBRARIES = (
     "numpy",
     "stable_baselines3",
 )
+SPS = re.compile(r"SPS: ([\d.]+)")  # as peers print it
 NOT_INHERITED = ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
 
 
@@ -115,8 +117,11 @@ def defaults(name: str) -> dict:
 
 
 def as_of_today(record: dict) -> str:
-    """A run's variant, with the flags that its script would need today for the same arguments."""
+    """A run's variant, with the flags that its script would need today for the same arguments; a
+    peer's name."""
     name, mode, more = part(record["variant"])
+    if name not in SCRIPTS:
+        return record["variant"]
     given = {word.lstrip("-").removeprefix("no-") for word in (*mode.split("+"), *more)}
     known, found = defaults(name), [record["variant"]]
     for field in list(known)[list(known).index("total_timesteps") + 1 :]:
@@ -197,20 +202,39 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def run_process(command: list[str], env: dict | None = None, tick=None, limit=math.inf) -> str:
-    """The standard output of a command that ended well within `limit` seconds; else Failure with
-    its last line. It inherits no setting of thread numbers and waiting; env adds variables.
+def run_process(command: list[str], *more, **named) -> str:
+    """The standard output of a command that ended well, as timed_lines runs it."""
+    return "".join(line for _, line in timed_lines(command, *more, **named))
+
+
+def timed_lines(
+    command: list[str], env: dict | None = None, tick=None, limit=math.inf
+) -> list[tuple[float, str]]:
+    """(seconds since its start, line) of the standard output of a command that ended well within
+    `limit` seconds; else Failure with its last line. It inherits no setting of thread numbers and
+    waiting; env adds variables.
 
     tick(process) is called each second or so, and may end the process by a signal.
     """
-    environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED} | (env or {})
-    started = time.monotonic()
-    text = {"mode": "w+", "errors": "replace"}
-    with tempfile.TemporaryFile(**text) as out, tempfile.TemporaryFile(**text) as err:
+    environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
+    environment |= {"PYTHONUNBUFFERED": "1", **(env or {})}
+    started, lines = time.monotonic(), []
+    text = {"text": True, "errors": "replace"}
+    with tempfile.TemporaryFile("w+", errors="replace") as err:
         try:
-            process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=err, env=environment, **text
+            )
         except OSError as error:
             raise Failure(f"{command[0]}: {error.strerror}") from None
+
+        def listen():
+            with process.stdout as out:
+                for line in out:
+                    lines.append((time.monotonic() - started, line))
+
+        reader = Thread(target=listen, daemon=True)
+        reader.start()
         stopped = False
         try:
             while True:
@@ -225,12 +249,32 @@ def run_process(command: list[str], env: dict | None = None, tick=None, limit=ma
             if process.poll() is None:
                 process.kill()
                 process.wait()
-        out.seek(0)
+        reader.join(5)  # no longer: a process that it leaves behind may hold the pipe
         err.seek(0)
         if status and not (stopped and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
-            lines = (err.read().strip() or out.read().strip() or "no output").splitlines()
-            raise Failure(f"status {status}: {lines[-1][-300:]}")
-        return out.read()
+            said = err.read().strip() or "".join(line for _, line in lines).strip() or "no output"
+            raise Failure(f"status {status}: {said.splitlines()[-1][-300:]}")
+        return lines
+
+
+def matches(pattern: re.Pattern, lines: list[tuple[float, str]]) -> list[tuple[float, re.Match]]:
+    """(seconds, match) of all that a pattern finds in timed lines."""
+    return [(at, match) for at, line in lines for match in pattern.finditer(line)]
+
+
+def peer(text: str, **values) -> tuple[str, list[str], str]:
+    """Of --peer NAME='COMMAND' the name, the command's words and the command, in which each
+    {value} is replaced; Failure without a command."""
+    name, _, command = text.partition("=")
+    for key, value in values.items():
+        command = command.replace(f"{{{key}}}", str(value))
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise Failure(f"--peer {text}: {error}") from None
+    if not words:
+        raise Failure(f"--peer {text}: give NAME='COMMAND'")
+    return name, words, command
 
 
 def python(script: str, *flags) -> list[str]:

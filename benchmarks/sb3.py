@@ -2,18 +2,19 @@
 
     python benchmarks/sb3.py ppo_atari_envpool --total-timesteps 12288
 
-Prints one JSON object with the steps/s after the same burn-in as the scripts have. Networks, batch
-sizes, epochs and clipping are the same; it has its own value loss and its own environment loop, and
-on EnvPool it trains on the rows that are no transition.
+Prints `global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, and `SPS: x`
+after each iteration: the steps/s so far, from the fourth on after the same burn-in as the scripts
+have. Networks, batch sizes, epochs and clipping are the same; it has its own value loss and its own
+environment loop, and on EnvPool it trains on the rows that are no transition.
 """
 
 import argparse
 import importlib
-import json
 import sys
 import time
 from functools import partial
 
+import numpy as np
 from records import ROOT
 
 
@@ -23,11 +24,12 @@ def main() -> None:
     parser.add_argument("--env-id")
     parser.add_argument("--num-envs", type=int)
     parser.add_argument("--total-timesteps", type=int)
+    parser.add_argument("--seed", type=int)
     given = parser.parse_args()
     try:
         from stable_baselines3 import PPO
         from stable_baselines3.common.callbacks import BaseCallback
-        from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+        from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
     except ImportError:
         sys.exit("needs stable-baselines3: pip install -r requirements/requirements-bench.txt")
     sys.path.insert(0, str(ROOT / "ppo"))
@@ -41,7 +43,7 @@ def main() -> None:
         def __init__(self, envs):
             self.envs = envs
             super().__init__(args.num_envs, envs.single_observation_space, envs.single_action_space)
-            self.infos = [{} for _ in range(args.num_envs)]
+            self.returns = np.zeros(args.num_envs)
 
         def reset(self):
             return self.envs.reset()[0]
@@ -50,8 +52,14 @@ def main() -> None:
             self.actions = actions
 
         def step_wait(self):
-            obs, rewards, terminated, truncated, _ = self.envs.step(self.actions)
-            return obs, rewards, terminated | truncated, self.infos
+            obs, rewards, terminated, truncated, info = self.envs.step(self.actions)
+            self.returns += info.get("reward", rewards)  # Atari's, not clipped
+            infos = [{} for _ in range(args.num_envs)]
+            # Atari's: a lost life ends no episode
+            for i in np.flatnonzero((info.get("terminated", terminated) > 0) | truncated):
+                infos[i]["episode"] = {"r": self.returns[i], "l": 0}
+                self.returns[i] = 0
+            return obs, rewards, terminated | truncated, infos
 
         def close(self):
             self.envs.close()
@@ -68,25 +76,35 @@ def main() -> None:
         def env_is_wrapped(self, wrapper, indices=None):
             return [False] * self.num_envs
 
-    class Clock(BaseCallback):
-        """Reads the clock after the burn-in."""
+    class Printer(BaseCallback):
+        """Prints returns, and steps/s since the clock was last set: at the start and after the
+        burn-in."""
 
-        iterations = 0
+        iterations = -1
 
         def _on_rollout_start(self):
-            if self.iterations == args.measure_burnin:
-                self.burnin_step, self.burnin_time = self.num_timesteps, time.perf_counter()
             self.iterations += 1
+            if self.iterations:
+                seconds = time.perf_counter() - self.begin_time
+                print("SPS:", round((self.num_timesteps - self.begin_step) / seconds, 1))
+            if self.iterations in (0, args.measure_burnin):
+                self.begin_step, self.begin_time = self.num_timesteps, time.perf_counter()
 
         def _on_step(self):
+            for info in self.locals["infos"]:
+                if "episode" in info:
+                    found = info["episode"]["r"]
+                    print(f"global_step={self.num_timesteps}, episodic_return={found}")
             return True
+
+        _on_training_end = _on_rollout_start  # after the last iteration
 
     policy = "CnnPolicy" if "atari" in given.script else "MlpPolicy"
     if hasattr(script, "envpool"):
         envs = EnvPool(script.make_envs(args))
     else:
         make = partial(script.gym.make, args.env_id, disable_env_checker=True)
-        envs = DummyVecEnv([make] * args.num_envs)
+        envs = VecMonitor(DummyVecEnv([make] * args.num_envs))
     if hasattr(script, "RunningMeanStd"):
         envs = VecNormalize(envs, gamma=args.gamma)
     model = PPO(
@@ -106,12 +124,10 @@ def main() -> None:
         seed=args.seed,
         device="auto" if policy == "CnnPolicy" else "cpu",  # as SB3 advises for small networks
     )
-    clock = Clock()
-    model.learn(args.total_timesteps, callback=clock)
-    if not hasattr(clock, "burnin_time"):
+    printer = Printer()
+    model.learn(args.total_timesteps, callback=printer)
+    if printer.iterations <= args.measure_burnin:
         sys.exit(f"too short a run: give more than {args.measure_burnin} iterations")
-    seconds = time.perf_counter() - clock.burnin_time
-    print(json.dumps({"sps": (model.num_timesteps - clock.burnin_step) / seconds}))
 
 
 if __name__ == "__main__":

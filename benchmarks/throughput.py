@@ -12,7 +12,8 @@ machine does falls on all of them. Each run adds a line to results/throughput.js
 summary.json, the seconds from the process's start to the end of its first iteration, the round, the
 command, the commit, a fingerprint of the script's code, and the steps/s of the simulator alone in
 that round. A peer's figure is what the last match of --peer-sps in its output holds, start-up
-included if that is how it counts; {num_envs} in its command is the number of environments.
+included if that is how it counts; the first match, after its first iteration if that is when it
+says so, ends its start-up; {num_envs} in its command is the number of environments.
 """
 
 import argparse
@@ -31,20 +32,24 @@ from tempfile import TemporaryDirectory
 from measured import blocks, cases_table
 from records import (
     RESULTS,
+    SPS,
     Failure,
     append,
     code,
     commit,
     defaults,
     machine,
+    matches,
     now,
     pair,
+    peer,
     python,
     read,
     run_process,
     shown,
     split_variant,
     startup_s,
+    timed_lines,
     warn,
 )
 from tqdm import tqdm
@@ -105,7 +110,9 @@ def helper_case(variant, script, name, num_envs, iterations, env_id) -> Case:
     flags = [name, "--num-envs", num_envs] + (["--env-id", env_id] if env_id else [])
     if variant == "sb3":
         flags += ["--total-timesteps", iterations * num_envs * defaults(name)["num_steps"]]
-    return Case(variant, name, num_envs, python(script, *flags), shown(script, *flags), env_id)
+    case = Case(variant, name, num_envs, python(script, *flags), shown(script, *flags), env_id)
+    case.sps_regex = SPS if variant == "sb3" else None
+    return case
 
 
 def measure(case: Case, env: dict, limit: float) -> dict:
@@ -124,12 +131,12 @@ def measure(case: Case, env: dict, limit: float) -> dict:
             if result["sps"] is None:
                 raise Failure("too short a run for a speed: give more --iterations")
             return result | {"startup_s": startup_s(run_dir, start)}
-    output = run_process(case.command, env | case.env, limit=limit)
+    lines = timed_lines(case.command, env | case.env, limit=limit)
     if case.sps_regex is None:
-        return json.loads(output.splitlines()[-1])
-    found = case.sps_regex.findall(output)
+        return json.loads(lines[-1][1])
     try:
-        return {"sps": float(found[-1])}
+        found = [(at, match[1]) for at, match in matches(case.sps_regex, lines)]
+        return {"sps": float(found[-1][1]), "startup_s": found[0][0]}
     except (IndexError, TypeError, ValueError):
         raise Failure(f"no figure for '{case.sps_regex.pattern}' in its output") from None
 
@@ -238,15 +245,13 @@ def main() -> int:
                 except Failure as failure:
                     warn(f"{variant}: {failure}")
                     failed += 1
-            for i, peer in enumerate(args.peer):
-                peer_name, _, command = peer.partition("=")
-                regex = regexes[i if len(regexes) > 1 else 0]
-                command = command.replace("{num_envs}", str(num_envs))
-                words = shlex.split(command)
-                if not words:
-                    parser.error(f"--peer {peer}: give NAME='COMMAND'")
+            for i, text in enumerate(args.peer):
+                try:
+                    peer_name, words, command = peer(text, num_envs=num_envs)
+                except Failure as failure:
+                    parser.error(str(failure))
                 case = Case(peer_name, name, num_envs, words, command, args.env_id)
-                case.sps_regex = regex
+                case.sps_regex = regexes[i if len(regexes) > 1 else 0]
                 cases.append(case)
     path = results / "throughput.jsonl"
     session, broken = run_rounds(cases, rounds, path, args.timeout)

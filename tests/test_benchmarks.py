@@ -9,6 +9,7 @@ import sys
 import ablation
 import measured
 import multigpu
+import peers
 import pytest
 import records
 import report
@@ -505,4 +506,60 @@ print("sps", 10 + 20 * (str(os.getpid()) == min(os.listdir(sys.argv[1]))))
     case = throughput.Case(
         "peer", "ppo_atari_envpool", 8, command, "", None, {}, re.compile(r"sps (\d+)"), at_once=2
     )
-    assert throughput.measure(case, {}, limit=60) == {"sps": 20.0}
+    assert throughput.measure(case, {}, limit=60)["sps"] == 20.0
+
+
+FAKE_PEER = """
+import os, sys, time
+assert len(os.sched_getaffinity(0)) == 1 and sys.argv[1:] == ["X-v1", "3", "1000"]
+for step in range(5, 1001, 5):
+    print(f"global_step={step}, episodic_return=[{-step / 2}]")
+    if step % 500 == 0:
+        print(f"SPS: {step}.5")
+        time.sleep(1 if step == 500 else 0)
+"""
+
+
+def test_a_peer_has_a_curve(tmp_path):
+    """From what it prints and when; beside its pair, once, and on a core of its own."""
+    script = tmp_path / "peer.py"
+    script.write_text(FAKE_PEER)
+    command = f"'{sys.executable}' {script} {{env_id}} {{seed}} {{total_timesteps}}"
+    flags = ["--variants", "sb3:nope", "--peer", f"Fake --fast={command}", "--env-ids", "X-v1"]
+    flags += ["--seeds", 3, "--total-timesteps", 1000, "--results", tmp_path]
+    flags += ["--jobs", len(os.sched_getaffinity(0))]
+    done = benchmark("learning", *flags)
+    assert done.returncode == 1 and "no script 'nope'" in done.stderr
+    (record,) = lines_of(tmp_path / "learning.jsonl")
+    assert (record["variant"], record["pair"], record["cores"]) == ("Fake --fast", "nope", 1)
+    assert record["command"].endswith("peer.py X-v1 3 1000") and record["until"] is None
+    assert (record["sps"], record["episodes"], record["global_step"]) == (1000.5, 200, 1000)
+    assert record["mean_return"] == -sum(range(505, 1001, 5)) / 2 / 100
+    steps, seconds, returns = zip(*record["curve"], strict=True)
+    assert steps == tuple(range(5, 1001, 5)) and returns == tuple(-step / 2 for step in steps)
+    assert 0 < seconds[0] <= seconds[99] < seconds[100] <= seconds[199] <= record["seconds"]
+    assert seconds[99] - 0.1 < record["startup_s"] < seconds[100] + 0.1
+    assert "0 runs to do, 1 with a record" in benchmark("learning", *flags).stderr
+    assert "| Fake --fast | -376 (1 seed) |" in done.stdout
+
+
+def test_peers_are_edited_or_not_at_all(tmp_path):
+    """A place or a file that is missing: one line, status 2, and nothing is written."""
+    for name, edits in peers.FILES.items():
+        path = tmp_path / "theirs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(old for old, _, _ in edits))
+    out = tmp_path / "out"
+    flags = ["--cleanrl", tmp_path / "theirs", "--leanrl", tmp_path / "theirs", "--out", out]
+    path.write_text(path.read_text().replace("import wandb", "import other"))
+    for wrong, said in ((flags, "import wandb"), (["--cleanrl", tmp_path, *flags[4:]], "ppo.py")):
+        done = benchmark("peers", *wrong)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+        assert not out.exists()
+    assert "is it of commit 8dbb6336b7?" in benchmark("peers", *flags).stderr
+    done = benchmark("peers", *flags[:2], *flags[4:])
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(list(out.iterdir())) == 3
+    for name, edits in peers.FILES.items():
+        if name.startswith("cleanrl"):
+            text = (out / f"cleanrl_{name.partition('/')[2]}").read_text()
+            assert all(new in text for _, new, _ in edits)

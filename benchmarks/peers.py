@@ -18,10 +18,10 @@ COMMITS = {"cleanrl": "fe8d8a03c4", "leanrl": "8dbb6336b7"}
 FINISHED = """\
 [{"episode": {k: infos["final_info"]["episode"][k][i] for k in "rl"}} \
 for i in np.flatnonzero(infos["_final_info"])]:"""
-RETURN = 'print(f"global_step={%s}, episodic_return={%s}")'
-ROLLOUT_STEP = "global_step + (step + 1) * args.num_envs"  # global_step is the rollout's first
+PRINT = 'print(f"global_step={%s}, episodic_return={%s}")'
+ROLLOUT_STEP = "global_step + (step + 1) * args.num_envs"  # there global_step stands still
 
-# edits: (old, new, reason); an old text that comes several times is replaced everywhere
+# edits (old, new, reason); an old text that comes several times is replaced everywhere
 ENVPOOL = [
     ("\nimport gym\n", "\nimport gymnasium as gym\n", "gym does not work with NumPy 2"),
     ("(gym.Wrapper)", "(gym.vector.VectorWrapper)", "EnvPool's are vector environments"),
@@ -30,45 +30,36 @@ ENVPOOL = [
     ("    envs.single_action_space = envs.action_space\n", "", "the same"),
     ("    envs.single_observation_space = envs.observation_space\n", "", "the same"),
     ("(envs.action_space,", "(envs.single_action_space,", "the other is the batch's"),
-    ("observations = super()", "observations, _ = super()", "reset gives (obs, info)"),
+    ("observations = super()", "observations, _ = super()", "reset gives two values"),
     (
-        "observations, rewards, dones, infos = super().step(action)",
-        "observations, rewards, terminated, truncated, infos = super().step(action)\n"
-        "        dones = terminated | truncated",
+        "dones, infos = super().step(action)",
+        "ended, cut, infos = super().step(action)\n        dones = ended | cut",
         "step gives five values",
     ),
 ]
-VECTOR = [
-    (
-        "for i in range(args.num_envs)]",
-        "for i in range(args.num_envs)], autoreset_mode=gym.vector.AutoresetMode.SAME_STEP",
-        "as Gymnasium 0.29 did, for which they were written",
-    ),
-    ('infos["final_info"]:', FINISHED, "a dictionary of arrays, no longer one of each environment"),
+SAME_STEP = "autoreset_mode=gym.vector.AutoresetMode.SAME_STEP"
+GYMNASIUM = [
+    ("in range(args.num_envs)]", f"in range(args.num_envs)], {SAME_STEP}", "as version 0.29 did"),
+    ('infos["final_info"]:', FINISHED, "arrays in place of a dictionary an environment"),
 ]
 MUJOCO = [("np.clip(obs, -10, 10))", "np.clip(obs, -10, 10), None)", "asks for a space, or None")]
 CLEANRL = [
-    ("start_time = time.time()", "start_time, start_step = time.time(), 0", "the clock"),
+    ("start_time = time.time()", "start_time, start_step = time.time(), 0", "a clock"),
     (
+        "# Annealing the rate",
+        "if iteration == 4:\n            start_time, start_step = time.time(), global_step\n"
         "        # Annealing the rate",
-        "        if iteration == 4:\n"
-        "            start_time, start_step = time.time(), global_step\n"
-        "        # Annealing the rate",
-        "starts after 3 iterations",
+        "that starts after 3 iterations",
     ),
-    (
-        "int(global_step / (time.time() - start_time))",
-        "round((global_step - start_step) / (time.time() - start_time), 1)",
-        "and is read",
-    ),
+    ("int(global_step / (", "float((global_step - start_step) / (", "and is read"),
 ]
 LEANRL = [
     ("import wandb", "import unittest.mock; wandb = unittest.mock.Mock()", "wandb off"),
-    ("for iteration in pbar", "clock = 0, time.time()\n    for iteration in pbar", "the clock"),
+    ("for iteration in pbar", "clock = 0, time.time()\n    for iteration in pbar", "a clock"),
     (
         "if iteration == args.measure_burnin:",
         "if iteration == args.measure_burnin + 1:\n            clock = global_step, time.time()",
-        "starts after 3 iterations",
+        "that starts after 3 iterations",
     ),
     (
         "if global_step_burnin is not",
@@ -77,40 +68,28 @@ LEANRL = [
         "and is read",
     ),
 ]
-EAGER = [
-    (
-        "avg_returns.append(r)",
-        f"avg_returns.append(r); {RETURN % ('global_step', 'r')}",
-        "returns are printed",
-    )
-]
+
+
+def then(old: str, new: str) -> tuple[str, str, str]:
+    """The edit that puts a statement after another."""
+    return old, f"{old}; {new}", "returns are printed"
+
+
+EAGER = [then("avg_returns.append(r)", PRINT % ("global_step", "r"))]
 INFERENCE = (
     "agent_inference_p.to_module(agent_inference)",
     "agent_inference_p.to_module(agent_inference); agent_inference.requires_grad_(False)",
     "acting is to make no graph: without it the second update raises",
 )
-COMPILED = [
-    INFERENCE,
-    (
-        "avg_returns.append(r)",
-        f"avg_returns.append(r); {RETURN % (ROLLOUT_STEP, 'r')}",
-        "returns are printed",
-    ),
-]
-COMPILED_ATARI = [
-    INFERENCE,
-    (
-        "avg_returns.extend(r[idx])",
-        f"avg_returns.extend(r[idx]); [{RETURN % (ROLLOUT_STEP, 'x')} for x in r[idx].tolist()]",
-        "returns are printed",
-    ),
-]
+COMPILED = [INFERENCE, then("avg_returns.append(r)", PRINT % (ROLLOUT_STEP, "r"))]
+EACH = f"[{PRINT % (ROLLOUT_STEP, 'x')} for x in r[idx].tolist()]"
+COMPILED_ATARI = [INFERENCE, then("avg_returns.extend(r[idx])", EACH)]
 FILES = {
-    "cleanrl/ppo.py": VECTOR + CLEANRL,
-    "cleanrl/ppo_continuous_action.py": VECTOR + MUJOCO + CLEANRL,
+    "cleanrl/ppo.py": GYMNASIUM + CLEANRL,
+    "cleanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + CLEANRL,
     "cleanrl/ppo_atari_envpool.py": ENVPOOL + CLEANRL,
-    "leanrl/ppo_continuous_action.py": VECTOR + MUJOCO + LEANRL + EAGER,
-    "leanrl/ppo_continuous_action_torchcompile.py": VECTOR + MUJOCO + LEANRL + COMPILED,
+    "leanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + LEANRL + EAGER,
+    "leanrl/ppo_continuous_action_torchcompile.py": GYMNASIUM + MUJOCO + LEANRL + COMPILED,
     "leanrl/ppo_atari_envpool.py": ENVPOOL + LEANRL + EAGER,
     "leanrl/ppo_atari_envpool_torchcompile.py": ENVPOOL + LEANRL + COMPILED_ATARI,
 }

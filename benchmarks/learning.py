@@ -18,7 +18,7 @@ run has learned plays N games by ppo_eval, `eval`; `seconds` leaves that out.
 
 A peer runs to its end, within --minutes. Its curve is made from the lines that it prints and the
 seconds at which they come: `global_step=N, episodic_return=X` for each game, and `SPS: x` after
-each iteration; `pair` is the script that it is compared with.
+each iteration; `pair` is what it is compared with, the pair of the last of --variants.
 
 Each run compiles with an empty cache. As many runs at once as there are cores have one each,
 `cores` is then 1; fewer or more share all of them, so that their seconds are longer than those of a
@@ -101,12 +101,12 @@ def reached(run_dir: Path) -> int:
     return found[-1].step if found else 0
 
 
-def peer_command(job: dict, peers: dict[str, str], *pairs: str) -> list[str] | None:
+def peer_command(job: dict, peers: dict[str, str], of_pair: str) -> list[str] | None:
     """The command of a job whose variant is a peer, with `pair` and `command` put into the job;
     None for one of ours. Failure if there is no such variant."""
     if job["variant"] in peers:
         _, words, command = peer(peers[job["variant"]], **job)
-        job |= {"pair": pairs[0], "command": command}
+        job |= {"pair": of_pair, "command": command}
         return words
     if not job["variant"].startswith("sb3:"):
         split_variant(job["variant"])
@@ -214,15 +214,12 @@ def main() -> int:
     common["jobs"], pinned = at_once, at_once == len(cores)
     common["cores"] = 1 if pinned else len(cores)
     peers = {text.partition("=")[0]: text for text in args.peer}
-    pairs = {pair(variant.removeprefix("sb3:")) for variant in args.variants}
-    if peers and len(pairs) > 1:
-        parser.error("a peer is compared with one pair: give its --variants")
     jobs, recorded = [], 0
     every = itertools.product(args.seeds, args.env_ids, [*args.variants, *peers])
     for seed, env_id, variant in every:
         job = {"variant": variant, "env_id": env_id, "seed": seed, **common}
         try:
-            words = peer_command(job, peers, *pairs)
+            words = peer_command(job, peers, pair(args.variants[-1].removeprefix("sb3:")))
         except Failure as failure:
             if (seed, env_id) == (args.seeds[0], args.env_ids[0]):
                 warn(f"{variant}: {failure}")

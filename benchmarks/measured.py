@@ -2,32 +2,42 @@
 
 import math
 import re
+from datetime import datetime, timedelta
 from statistics import median
 
 import numpy as np
-from records import as_of_today, code, pair, part
+from records import as_of_today, code, defaults, pair, part
 
 SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
 PUBLISHED = {  # by the script of the same name: mean and standard deviation over 3 seeds, steps
     "CartPole-v1": (490.04, 6.12, 500_000),
     "Acrobot-v1": (-86.36, 1.32, 500_000),
-    "MountainCar-v0": (-200.0, 0.0, 500_000),
     "HalfCheetah-v4": (1442.64, 46.03, 1_000_000),
     "Walker2d-v4": (2287.95, 571.78, 1_000_000),
     "Hopper-v4": (2382.86, 271.74, 1_000_000),
     "Breakout-v5": (211.24, 151.84, 10_000_000),
     "Pong-v5": (20.45, 0.09, 10_000_000),
 }
-SIMULATOR, SB3, EAGER = "simulator alone", "Stable-Baselines3", "eager"
-COMPILE, BFLOAT16 = "`--compile`", "`--compile --bfloat16`"
-COLUMNS = (SIMULATOR, EAGER, COMPILE, BFLOAT16, SB3, "CleanRL", "LeanRL")  # of the front page
-NAMES = {"simulator": SIMULATOR, "sb3": SB3}
+EAGER, COMPILE, BFLOAT16 = "eager", "`--compile`", "`--compile --bfloat16`"
+SB3, CLEANRL, LEANRL = "Stable-Baselines3", "CleanRL", "LeanRL"
+NAMES = {"simulator": "simulator alone", "sb3": SB3}
 GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
 PHASES = ("rollout", "advantages", "update", "log")
 TARGETS = {"Walker2d-v4": 4000, "Pong-v5": 18}  # to get to in as few seconds as may be
 MACHINE = ("cpu", "cores", "gpu")
 TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")
+SEEDS = 3  # of a figure on the front page, at least
 ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
+SITTING = timedelta(hours=6)  # between the first and the last session's start
+ONE, MANY = "ppo_continuous_action", "ppo_continuous_action_envpool"
+MINUTES = {  # method: its pair and its variant
+    "ours, many environments": (MANY, f"{MANY}_torchcompile:compile"),
+    "ours, one environment": (ONE, f"{ONE}_torchcompile:compile"),
+    f"{LEANRL} --compile": (ONE, f"{LEANRL} --compile"),
+    CLEANRL: (ONE, CLEANRL),
+    SB3: (ONE, "sb3"),
+}
+MINUTES_ENVS = ("HalfCheetah-v4", "Walker2d-v4")
 
 
 def groups(records: list[dict], *fields: str) -> dict[tuple, list[dict]]:
@@ -66,9 +76,23 @@ def newest(records: list[dict]) -> list[list[dict]]:
     return sorted(found, key=lambda same: (same[0]["pair"], same[0]["num_envs"]))
 
 
+def sitting(records: list[dict]) -> list[list[dict]]:
+    """What stands side by side: the newest session of each pair, on its script's own environments,
+    begun on one machine within SITTING; of such sets the one of most pairs, of these the newest."""
+    own = [r for r in records if r["num_envs"] == defaults(r["pair"])["num_envs"]]
+    sets = []
+    for same in groups([r for r in own if r.get("game") is None], *MACHINE).values():
+        for (last,) in groups(same, "session"):
+            end = datetime.fromisoformat(last)
+            ago = [(end - datetime.fromisoformat(r["session"]), r) for r in same]
+            found = newest([r for before, r in ago if timedelta(0) <= before <= SITTING])
+            sets.append((len(found), end, found))
+    return max(sets, key=lambda one: one[:2], default=(0, 0, []))[2]
+
+
 def learned(records: list[dict]) -> list[list[dict]]:
-    """Learning runs in which a game ended, by pair and task; of one made twice, or in stretches,
-    the last. A variant is named with the flags that it would need today; `cut` are runs that were
+    """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
+    last. A variant is named with the flags that it would need today; `cut` are runs that were
     ended before they had taken all steps."""
     records = [
         {
@@ -88,6 +112,11 @@ def learned(records: list[dict]) -> list[list[dict]]:
     return sorted(cases, key=lambda same: (same[0]["pair"], same[0]["env_id"], reach(same)))
 
 
+def ours(record: dict) -> bool:
+    """A script's of this repository, not a peer's or the simulator's."""
+    return record["variant"].startswith("ppo")
+
+
 def label(variant: str) -> str:
     """A variant as a person would type it: 'NAME:flag+flag' -> '`NAME --flag --flag`'."""
     if not variant.startswith("ppo"):
@@ -97,15 +126,17 @@ def label(variant: str) -> str:
 
 
 def columns(records: list[dict], key) -> dict[str, tuple[list[dict], str]]:
-    """{column: (runs of its variant with the largest key, flags that the column does not name)}."""
+    """{column: (runs of its variant with the largest key, flags that the column does not name)};
+    whatever is not ours has a column of its own."""
     found: dict[str, tuple[list[dict], str]] = {}
     for (variant,), runs in groups(records, "variant").items():
-        name, *flags = [NAMES[variant]] if variant in NAMES else label(variant).strip("`").split()
-        if name.startswith("ppo"):
+        name, flags = NAMES.get(variant, variant), []
+        if ours(runs[0]):
+            script, *flags = label(variant).strip("`").split()
             named = [flag for flag in ("--compile", "--bfloat16") if flag in flags]
             flags = [flag for flag in flags if flag not in named]
             fast = f"`{' '.join(named)}`" if named else "no flags"
-            name = fast if name.endswith("_torchcompile") else EAGER
+            name = fast if script.endswith("_torchcompile") else EAGER
         if name not in found or key(runs) > key(found[name][0]):
             found[name] = runs, " ".join(flags)
     return found
@@ -128,14 +159,19 @@ def machine(record: dict) -> str:
     return record["gpu"] or f"{cpu}, {cores(record['cores'])}"
 
 
+def when(records: list[dict]) -> str:
+    """The first and the last day."""
+    days = {r["date"][:10] for r in records}
+    return " to ".join(sorted({min(days), max(days)}))
+
+
 def place(records: list[dict]) -> str:
     """Machines, dates and commits."""
     machines = [
         f"{gpu or 'no GPU'}, {cpu}, {cores(n)}" for cpu, n, gpu in groups(records, *MACHINE)
     ]
-    days, commits = {r["date"][:10] for r in records}, {r["commit"] for r in records}
-    when = " to ".join(sorted({min(days), max(days)}))
-    return f"{' and '.join(machines)}; {when}; commit {', '.join(sorted(commits))}"
+    commits = sorted({r["commit"] for r in records})
+    return f"{' and '.join(machines)}; {when(records)}; commit {', '.join(commits)}"
 
 
 def caption(records: list[dict], how: str) -> str:
@@ -146,22 +182,28 @@ def caption(records: list[dict], how: str) -> str:
     return f"*{place(records)}; {versions}; {how}.* {shown}".strip()
 
 
-def blocks(records: list[dict], table) -> str:
-    """Title, table and caption of each of the newest sessions."""
+def blocks(records: list[dict], table, says=lambda _: "") -> str:
+    """Of each of the newest sessions: title, what it says, table and caption."""
     found = []
     for same in newest(records):
         if text := table(same):
-            how = f"medians of {max(values(same, 'round'))} interleaved rounds"
-            title = f"`{same[0]['pair']}`, environments: {same[0]['num_envs']}"
-            found.append(f"{title}\n\n{text}\n\n{caption(same, how)}")
+            how = f"medians of {rounds(same)} interleaved rounds"
+            title = f"`{same[0]['pair']}`, environments: {same[0]['num_envs']}. {says(same)}"
+            found.append(f"{title.strip()}\n\n{text}\n\n{caption(same, how)}")
     return "\n\n".join(found)
 
 
-def ratio(records: list[dict], base: list[dict], form: str = "{:.2f}") -> str:
-    """Median over rounds of steps/s over the base's in the same round; empty without one."""
+def ratio(records: list[dict], base: list[dict]) -> float | None:
+    """Median over rounds of steps/s over the base's in the same round; None without one."""
     base_sps = {r["round"]: r["sps"] for r in base}
     ratios = [r["sps"] / base_sps[r["round"]] for r in records if r["round"] in base_sps]
-    return form.format(median(ratios)) if ratios else ""
+    return median(ratios) if ratios else None
+
+
+def times(records: list[dict], base: list[dict], form: str = "{:.2f}") -> str:
+    """The same as text, empty without one."""
+    found = ratio(records, base)
+    return "" if found is None else form.format(found)
 
 
 def phase_ms(runs: list[dict], phase: str) -> float:
@@ -174,25 +216,57 @@ def phase_ms(runs: list[dict], phase: str) -> float:
     return median(found)
 
 
-def speed(records: list[dict]) -> str:
-    """The front page's steps/s."""
-    rows, sessions = [], newest(records)
+def rounds(records: list[dict]) -> str:
+    """The fewest and the most rounds of these sessions: '5' or '3 to 5'."""
+    counts = {max(values(same, "round")) for same in groups(records, "session").values()}
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+
+def speed(sessions: list[list[dict]]) -> str:
+    """The front page's steps/s, a row a pair, of one sitting."""
+    rows, gains, more = [], [], []
+
+    def figure(runs):
+        return f"{float(f'{sps(runs):.3g}'):,.0f}"
+
     for same in sessions:
-        found = columns(same, sps)
-        cleanrl, _ = found.get("CleanRL", ([], ""))
-        num_steps = [r["args"]["num_steps"] for r in same if "args" in r]
-        row = [f"`{same[0]['pair']}`, {machine(same[0])}"]
-        row.append(" x ".join(map(str, [same[0]["num_envs"], *num_steps[:1]])))
-        for runs, flags in (found.get(column, ([], "")) for column in COLUMNS):
-            times = ratio(runs, cleanrl, " ({:.1f} x)") if runs is not cleanrl else ""
-            row.append(f"{sps(runs):,.0f}{times} {flags}".strip() if runs else "")
-        rows.append(row)
+        name, found = f"`{same[0]['pair']}`", columns(same, sps)
+        lean = max((peer for peer in found if peer.startswith(LEANRL)), default=LEANRL)
+        mode = f"`{lean.removeprefix(LEANRL).strip()}`".replace("``", EAGER)
+        flags = {lean: mode, COMPILE: found.get(COMPILE, ([], ""))[1]}
+        cells = [column for column in (EAGER, COMPILE, SB3, CLEANRL, lean)]
+        cells = [f"{figure(found[x][0])} {flags.get(x, '')}" if x in found else "" for x in cells]
+        rows.append([name, *map(str.strip, cells)])
+        eager = found.get(EAGER, ([], ""))[0]
+        gains += [x for x in [ratio(found[COMPILE][0], eager)] if x] if COMPILE in found else []
+        if BFLOAT16 in found:
+            runs = found[BFLOAT16][0]
+            gain = times(runs, eager, ", {:.1f} times eager")
+            more.append(f"{BFLOAT16} brings {name} to {figure(runs)} steps/s{gain}.")
     shown = [r for same in sessions for r in same]
-    rounds = sorted({max(values(same, "round")) for same in sessions})
-    how = f"medians of {' to '.join(map(str, rounds[:1] + rounds[1:][-1:]))} interleaved rounds, "
-    how += "whole loop after burn-in; "
-    how += "in brackets: times CleanRL in the same rounds; commands: `benchmarks/README.md`"
-    return f"{rows_of(['', 'N x T', *COLUMNS], rows)}\n\n*{place(shown)}; {how}.*"
+    gains = [f"{x:.1f}" for x in sorted(gains)]
+    how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds"
+    how += f", ratios within a round; {machine(shown[0])}, {when(shown)}"
+    table = rows_of(["script", EAGER, COMPILE, SB3, CLEANRL, LEANRL], rows)
+    many = " to ".join(dict.fromkeys([*gains[:1], *gains[-1:]]))
+    lines = [f"{COMPILE} runs {many} times as many steps a second as eager."] if gains else []
+    return "\n\n".join([*lines, table, *more, f"*{how}.*"])
+
+
+def gain(records: list[dict]) -> str:
+    """What a session of one pair says: fast over eager, and the share of the simulator's steps/s;
+    of an ablation, which of the tricks alone is missed most."""
+    cases = columns([r for r in records if not r.get("group")], sps)
+    if EAGER not in cases or COMPILE not in cases:
+        return ""
+    fast = cases[COMPILE][0]
+    simulator = cases.get(NAMES["simulator"], ([], ""))[0]
+    text = f"{COMPILE} runs {times(fast, cases[EAGER][0], '{:.1f}')} times as fast as eager"
+    text += times(fast, simulator, ", at {:.2f} of the simulator's speed")
+    off = groups([r for r in records if r.get("group") == "off"], "label")
+    cost = {label: ratio(runs, fast) for (label,), runs in off.items()}
+    worst = min(cost, key=cost.get, default=None)
+    return text + (f"; {worst}: {cost[worst]:.2f} of that." if worst else ".")
 
 
 def cases_table(records: list[dict]) -> str:
@@ -207,7 +281,7 @@ def cases_table(records: list[dict]) -> str:
         for (variant, name), runs in groups(same, "variant", "label").items():
             row = [name or label(variant), f"{sps(runs):,.0f}"]
             row += [f"{min(values(runs)):,.0f} to {max(values(runs)):,.0f}"]
-            row += [ratio(runs, base), ratio(runs, eager)]
+            row += [times(runs, base), times(runs, eager)]
             starts = [values(same, "startup_s") for same in groups(runs, "cold_cache").values()]
             ms = [f"{phase_ms(runs, phase):.1f}" for phase in PHASES if "phase_s" in runs[0]]
             rows.append([*row, " / ".join(f"{median(s):.1f}" for s in starts if s), " + ".join(ms)])
@@ -216,10 +290,10 @@ def cases_table(records: list[dict]) -> str:
 
 
 def floors_table(records: list[dict]) -> str:
-    """Of one ablation and one pair: what the machine cannot do in less, beside what was measured.
+    """Of one ablation and one pair: a lower bound of an iteration's time beside what was measured.
 
-    An iteration's simulator, arithmetic and bytes over the bus, one after the other, at the rates
-    that the machine showed in the same session. Empty where none was measured.
+    Its simulator, arithmetic and bytes over the bus, one after the other, at the rates that the
+    machine showed in the same session. Empty where none was measured.
     """
     floors, rows = [r for r in records if "flops_acting" in r], []
     for (group, name), runs in groups(records if floors else [], "group", "label").items():
@@ -236,18 +310,18 @@ def floors_table(records: list[dict]) -> str:
         row += [f"{phase_ms(runs, 'update'):.1f}", ms[3], f"{rate / 1e9:,.0f}"]
         rows.append([*row, f"{sps(runs):,.0f}", f"{sps(runs) * sum(seconds):.2f}"])
     header = ["", "rollout, ms", "simulator", "acting", "bus", "update, ms", "learning", "10⁹/s"]
-    return rows_of([*header, "steps/s", "of the floors'"], rows) if rows else ""
+    return rows_of([*header, "steps/s", "of the bound's"], rows) if rows else ""
 
 
 def ranks_table(records: list[dict]) -> str:
-    """Of one session and number of games: ranks of the data-parallel pair beside its parent."""
+    """Of one session and number of environments: the data-parallel pair's ranks and its parent."""
     rows, cases = [], groups(records, "variant", "ranks")
     for (variant, ranks), runs in cases.items():
         mode = variant.partition(":")[2]
         (alone,) = (x for (name, n), x in cases.items() if not n and name.partition(":")[2] == mode)
         shares = values(runs, "all_reduce_share")
         row = [label(variant), str(ranks or "parent"), f"{sps(runs):,.0f}"]
-        row += [f"{min(values(runs)):,.0f} to {max(values(runs)):,.0f}", ratio(runs, alone)]
+        row += [f"{min(values(runs)):,.0f} to {max(values(runs)):,.0f}", times(runs, alone)]
         ms = [f"{phase_ms(runs, phase):.1f}" for phase in PHASES]
         rows.append([*row, f"{100 * median(shares):.0f}%" if shares else "", " + ".join(ms)])
     header = ["", "ranks", "steps/s", "least to most", "of the parent", "in all_reduce"]
@@ -259,12 +333,6 @@ def difference(a, b) -> np.ndarray:
     return np.mean(b, -1) - np.mean(a, -1)
 
 
-def iqm(a) -> np.ndarray:
-    """Mean of the middle half along the last axis, as rliable takes it (arXiv 2108.13264)."""
-    cut = np.shape(a)[-1] // 4
-    return np.sort(a)[..., cut : np.shape(a)[-1] - cut].mean(-1)
-
-
 def bootstrap(statistic, *samples: list[float]) -> tuple[float, float]:
     """95% interval of a statistic, each sample drawn anew with replacement 10,000 times."""
     rng = np.random.default_rng(0)
@@ -273,18 +341,18 @@ def bootstrap(statistic, *samples: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def middle_curve(runs: list[dict], points: int = 50) -> np.ndarray:
-    """Curves of several seeds as one, (4, points): environment steps; the interquartile mean over
-    seeds of the returns since the last point; the ends of its 95% bootstrap interval."""
+def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
+    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
+    seconds until then; mean and standard deviation of the returns since the last point."""
     ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
-    rows = []
-    for steps, _, returns in (np.transpose(run["curve"]) for run in runs):
+    seconds, rows = [], []
+    for steps, at, returns in (np.transpose(run["curve"]) for run in runs):
         bins = np.searchsorted(ends, steps) - 1
         means = {x: returns[bins == x].mean() for x in sorted({*bins})}
-        # where no game ended, a line between its neighbours
+        # where no episode ended, a line between its neighbours
         rows.append(np.interp(range(points), list(means), list(means.values())))
-    found = [(iqm(seeds), *bootstrap(iqm, seeds)) for seeds in np.transpose(rows)]
-    return np.vstack([ends[1:], np.transpose(found)])
+        seconds.append(np.interp(ends[1:], steps, at))
+    return np.array([ends[1:], np.mean(seconds, 0), np.mean(rows, 0), np.std(rows, 0, ddof=1)])
 
 
 def permutation_p(a: list[float], b: list[float]) -> float:
@@ -294,19 +362,19 @@ def permutation_p(a: list[float], b: list[float]) -> float:
     return float((1 + (found >= abs(difference(a, b)) - 1e-9).sum()) / (1 + len(deals)))
 
 
-def over_seeds(runs: list[dict], robust: bool = False) -> str:
-    """Mean ± standard deviation, or interquartile mean [its 95% bootstrap interval]; the seeds."""
+def over_seeds(runs: list[dict]) -> str:
+    """Mean ± standard deviation; the number of seeds."""
     if not runs:
         return ""
-    found, spread = values(runs, "mean_return"), ""
-    middle = iqm(found) if robust else np.mean(found)
-    form = ",.0f" if abs(middle) >= 100 else ",.1f"
-    if robust:
-        low, high = bootstrap(iqm, found)
-        spread = f" [{low:{form}} to {high:{form}}]"
-    elif len(found) > 1:
-        spread = f" ± {np.std(found, ddof=1):{form}}"
-    return f"{middle:{form}}{spread} ({len(found)} seed{'s' * (len(found) > 1)})"
+    found = values(runs, "mean_return")
+    std = np.std(found, ddof=1) if len(found) > 1 else None
+    return f"{spread(np.mean(found), std)} ({len(found)} seed{'s' * (len(found) > 1)})"
+
+
+def spread(mean: float, std: float | None) -> str:
+    """Mean ± standard deviation."""
+    form = ",.0f" if abs(mean) >= 100 else ",.1f"
+    return f"{mean:{form}}" + (f" ± {std:{form}}" if std is not None else "")
 
 
 def task(runs: list[dict], records: list[dict]) -> list[str]:
@@ -323,41 +391,54 @@ def reach(runs: list[dict]) -> int:
     return max(r["global_step"] if r["cut"] else r["total_timesteps"] for r in runs)
 
 
+def tuned(record: dict) -> bool:
+    """A run of ours that would need flags of hyper-parameters today."""
+    return ours(record) and bool(part(as_of_today(record))[2])
+
+
+def plain(records: list[dict]) -> list[dict]:
+    """Our runs by default flags, whatever their mode."""
+    return [r for r in records if ours(r) and "+no-" not in r["variant"] and not tuned(r)]
+
+
 def returns(records: list[dict]) -> str:
-    """The front page's returns, by default flags, where CleanRL has published its own: of each pair
-    and environment the runs with the most seeds, and those with the most steps."""
-    rows, shown = [], []
-    default = [r for r in records if not part(as_of_today(r))[2] and "+no-" not in r["variant"]]
-    default = [r for r in default if r["env_id"] in PUBLISHED]
-    tasks: dict[tuple, list[list[dict]]] = {}
-    for same in sorted(learned(default), key=lambda runs: (reach(runs), len(runs))):
-        tasks.setdefault((same[0]["pair"], same[0]["env_id"]), []).append(same)
-    best = []
-    for _, cases in sorted(tasks.items()):
-        most_seeds = max(reversed(cases), key=len)
-        best += [most_seeds, *(same for same in cases[-1:] if same is not most_seeds)]
-    for same in best:
+    """The front page's returns, beside those that CleanRL has published: by default flags, after as
+    many steps, SEEDS or more; of each pair and environment those of the machine with most runs."""
+    best: dict[tuple, list[str]] = {}
+    for same in sorted(learned(plain(records)), key=len):
+        name, env_id = same[0]["pair"], same[0]["env_id"]
+        mean, std, steps = PUBLISHED.get(env_id, (0, 0, 0))
         found = columns(same, len)
-        (eager, _), (fast, flags) = (found.get(name, ([], "")) for name in (EAGER, COMPILE))
-        if not fast and BFLOAT16 in found:
-            fast, flags = found[BFLOAT16][0], f"--bfloat16 {found[BFLOAT16][1]}"
-        if not eager and not fast:
-            continue
-        robust = min(len(runs) for runs in (eager, fast) if runs) >= ENOUGH
-        mean, std, steps = PUBLISHED[same[0]["env_id"]]
-        known = f"[{mean:,} ± {std:,} at {steps / 1e6:g}M]({SOURCE})"
-        cells = [over_seeds(eager, robust), f"{over_seeds(fast, robust)} {flags}".strip(), known]
-        where, steps = task([*eager, *fast], records)
-        rows.append([f"`{same[0]['pair']}`, {where}", steps, *cells])
-        shown += same
-    how = "mean return of the last 100 games; ± standard deviation over seeds"
-    how += f"; from {ENOUGH} seeds each on, interquartile mean [95% bootstrap interval over seeds]"
-    table = rows_of(["", "steps", EAGER, COMPILE, "CleanRL's published"], rows)
-    return f"{table}\n\n*{place(shown)}; {how}; commands: `benchmarks/README.md`.*"
+        sides = [found.get(column, ([], ""))[0] for column in (EAGER, COMPILE)]
+        cells = [over_seeds(runs) if len(runs) >= SEEDS else "" for runs in sides]
+        if steps == same[0]["total_timesteps"] and not same[0]["cut"] and any(cells):
+            first = [f"`{name}`, {env_id}", f"{steps / 1e6:g}M"]
+            best[name, env_id] = [*first, *cells, spread(mean, std)]
+    header = ["script and environment", "steps", EAGER, COMPILE, "CleanRL's published"]
+    table = rows_of(header, [best[task] for task in sorted(best)])
+    how = "Mean return of the last 100 episodes, ± standard deviation over seeds"
+    return f"{table}\n\n*{how}; [CleanRL's]({SOURCE}): 3 seeds.*" if best else ""
+
+
+def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
+    """{environment: {method: its first SEEDS seeds}} of finished runs of 1M steps, of the machine
+    that made the most of MINUTES; a method with fewer seeds is left out."""
+    chosen = [r for r in records if r["total_timesteps"] == 1_000_000 and r["until"] is None]
+    runs = [r for same in learned(chosen) for r in same if r["curve"]]
+    found = []
+    for same in groups(runs, *MACHINE).values():
+        cases = groups(same, "env_id", "pair", "variant")
+        panels = {}
+        for env_id in MINUTES_ENVS:
+            methods = {name: cases.get((env_id, *key), []) for name, key in MINUTES.items()}
+            methods = {name: r[:SEEDS] for name, r in methods.items() if len(r) >= SEEDS}
+            panels |= {env_id: methods} if methods else {}
+        found.append((sum(map(len, panels.values())), max(r["date"] for r in same), panels))
+    return max(found, key=lambda one: one[:2], default=(0, "", {}))[2]
 
 
 def after(run: dict, seconds: float) -> float | None:
-    """Mean return of the games that ended in the last 10 seconds up to this one of a run."""
+    """Mean return of the episodes that ended in the last 10 seconds up to this one of a run."""
     found = [value for _, at, value in run["curve"] if seconds - 10 < at <= seconds]
     return float(np.mean(found)) if found else None
 
@@ -385,7 +466,7 @@ def target_table(records: list[dict]) -> str:
             times = [f"{s:,.0f}" if s < np.inf else "not reached" for s in (median(found), *found)]
             each = ", ".join(f"{r['seed']}: {s}" for r, s in zip(runs, times[1:], strict=True))
             games = [(r["seed"], r["eval"]) for r in runs if "eval" in r]
-            form = "{0}: {mean:,.2f} ± {std:,.2f} ({episodes} games)".format
+            form = "{0}: {mean:,.2f} ± {std:,.2f} ({episodes} episodes)".format
             end = ", ".join(form(seed, **found) for seed, found in games)
             row = [label(variant), *task(runs, records), f"{target:,}", times[0], each]
             rows.append([*row, end])

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -108,6 +109,7 @@ def pair(variant: str) -> str:
     return part(variant)[0].removesuffix("_torchcompile")
 
 
+@cache
 def defaults(name: str) -> dict:
     """A script's flags and what they are when not given; those that it computes are left out."""
     nodes = ast.parse((ROOT / "ppo" / f"{name}.py").read_text()).body

@@ -1,5 +1,6 @@
 """The benchmarks: no record is lost, what fails leaves the rest alone, tables come from records."""
 
+import itertools
 import json
 import os
 import re
@@ -10,11 +11,14 @@ import ablation
 import measured
 import multigpu
 import peers
+import plots
 import pytest
 import records
 import report
 import throughput
 from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, run_script
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
 
 def test_a_broken_last_line_loses_no_record(tmp_path, capsys):
@@ -55,7 +59,7 @@ def session(variant, sps, **more):
     fields = {"variant": variant, "pair": EAGER, "num_envs": 1, "startup_s": 2.0, "commit": "c"}
     fields |= {"session": "2026-01-02T03", "date": "2026-01-02T03", "session_command": "python x"}
     fields |= {"cpu": "P", "cores": 2, "gpu": None, "versions": {"torch": "1"}, "global_step": 6144}
-    fields["args"] = {"num_envs": 1, "num_steps": 1024, "measure_burnin": 3}
+    fields["args"] = {"num_envs": 1, "num_steps": 1024, "measure_burnin": 3, "env_id": "X-v1"}
     fields["phase_s"] = {"rollout": 0.3, "advantages": 0.006, "update": 0.6, "log": 0.0}
     return [{**fields, "round": i, "sps": value, **more} for i, value in enumerate(sps, 1)]
 
@@ -156,26 +160,56 @@ def test_all_reduce_is_timed(tmp_path):
     assert 0 < json.loads(path.read_text())["all_reduce_share"] < 1
 
 
-def test_front_page_shows_the_newest_and_the_best():
-    found = session("CleanRL", [100.0, 200.0, 400.0]) + session("LeanRL", [100.0] * 3)
-    found += session("LeanRL --compile", [300.0] * 3) + session("simulator", [4000.0] * 3)
-    found += session(EAGER, [200.0, 200.0, 200.0]) + session(FAST, [900.0] * 3)
-    for mode, sps in {
-        "compile": 300.0,
-        "compile+cudagraphs": 400.0,
-        "compile+bfloat16": 500.0,
-    }.items():
+def test_what_stands_side_by_side_is_of_one_sitting():
+    """A machine's sessions of six hours, the newest of each pair, on the script's own environments;
+    of all such sets the one of most pairs, of these the newest."""
+    other = {"pair": "ppo", "num_envs": 4}
+    day = "2026-01-03T"
+    found = session("ppo", [1.0], session=f"{day}01", **other)
+    found += session("ppo", [2.0], session=f"{day}02", **other) + session(EAGER, [3.0], num_envs=8)
+    found += session(EAGER, [4.0], session=f"{day}08", game="Hopper-v4")
+    found += session(EAGER, [5.0], session=f"{day}08")
+    shown = [[r["sps"] for r in same] for same in measured.sitting(found)]
+    assert shown == [[2.0], [5.0]]
+    found += session(EAGER, [6.0], session=f"{day}09") + session(EAGER, [7.0], session="2027-01-01")
+    assert [[r["sps"] for r in same] for same in measured.sitting(found)] == shown
+    found += session("ppo", [8.0], session="2026-01-04T01", cores=1, **other)
+    found += session(EAGER, [9.0], session="2026-01-04T01", cores=1)
+    assert [[r["sps"] for r in same] for same in measured.sitting(found)] == [[8.0], [9.0]]
+    assert measured.sitting([]) == []
+
+
+def test_front_page_speeds():
+    """Each mode's best; LeanRL's by --compile where it is there; ratios within a round."""
+    found = session("CleanRL", [123.4]) + session("LeanRL", [900.0]) + session("sb3", [55.5])
+    found += session(EAGER, [100.0, 200.0, 400.0]) + session(FAST, [999.0] * 3)
+    modes = {"compile": 300.0, "compile+cudagraphs": 600.0, "compile+bfloat16": 500.0}
+    for mode, sps in modes.items():
         found += session(f"{FAST}:{mode}", [sps] * 3)
-    later = {"session": "2026-01-03T03", "date": "2026-01-03T03"}
-    found += session(EAGER, [999.0] * 3, gpu="H200", num_envs=8, **later)
-    found = session(EAGER, [1.0], **later, cores=9) + found  # records of a machine, added late
-    found += session(EAGER, [7.0], session="2025", date="2025")
-    few, many, gpu = map(cells, measured.speed(found).splitlines()[2:5])
-    small = ["4,000 (20.0 x)", "200 (1.0 x)", "400 (2.0 x) --cudagraphs", "500 (2.5 x)", ""]
-    small += ["200", "300 (1.5 x) --compile"]
-    assert few == [f"`{EAGER}`, P, 2 cores", "1 x 1024", *small]
-    assert many[:4] == [f"`{EAGER}`, P, 9 cores", "1 x 1024", "", "1"]
-    assert gpu[:4] == [f"`{EAGER}`, H200", "8 x 1024", "", "999"]
+    text = measured.speed([found])
+    first, _, header, _, row, _, more, _, caption = text.splitlines()
+    assert first == "`--compile` runs 3.0 times as many steps a second as eager."
+    assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
+    assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
+    assert more == f"`--compile --bfloat16` brings `{EAGER}` to 500 steps/s, 2.5 times eager."
+    assert caption.endswith("3 interleaved rounds, ratios within a round; P, 2 cores, 2026-01-02.*")
+    found += session("LeanRL --compile", [321.0] * 3)
+    other = [r | {"pair": "ppo"} for r in found if "bfloat16" not in r["variant"]]
+    text = measured.speed([found, [r for r in other if "compile" not in r["variant"]]])
+    assert cells(text.splitlines()[4])[-1] == "321 `--compile`"
+    assert cells(text.splitlines()[5]) == ["`ppo`", "200", "", "56", "123", "900 eager"]
+
+
+def test_a_session_says_its_gain():
+    found = session("simulator", [800.0] * 3) + session(EAGER, [100.0] * 3, group="", label="eager")
+    found += session(f"{FAST}:compile", [200.0] * 3, group="", label="all on")
+    found += session(f"{FAST}:compile", [20.0] * 3, group="two", label="all on")
+    says = "`--compile` runs 2.0 times as fast as eager, at 0.25 of the simulator's speed"
+    assert measured.gain(found) == f"{says}."
+    found += session(f"{FAST}:x", [190.0] * 3, group="off", label="without x")
+    found += session(f"{FAST}:y", [150.0] * 3, group="off", label="without y")
+    assert measured.gain(found) == f"{says}; without y: 0.75 of that."
+    assert measured.gain(session(EAGER, [1.0])) == ""
 
 
 @pytest.mark.parametrize("cuda", [False, True])
@@ -209,7 +243,7 @@ def test_a_run_is_named_with_the_flags_that_it_would_need_today():
     more = " --learning-rate 0.01 --no-anneal-lr --cleanrl-semantics"
     assert records.as_of_today(run) == run["variant"] + more
     runs = learning(f"{FAST}:compile", 5, 5, args={"gamma": 0.9}) + learning(f"{FAST}:compile", 7)
-    assert "7.0 (1 seed)" in measured.returns(runs)
+    assert [measured.tuned(run) for run in runs] == [True, True, False]
 
 
 def test_siblings_are_compared():
@@ -236,50 +270,52 @@ def test_runs_that_were_cut_are_of_one_row():
     eager, fast = map(cells, measured.learning_table(found).splitlines()[2:])
     assert eager[1:4:2] == ["4 of 9", "1.5 ± 0.7 (2 seeds)"]
     assert fast[1:4:2] == ["4 to 7 of 9", "6.0 ± 2.6 (3 seeds)"] and fast[-1] == ""
-    row = cells(measured.returns(found).splitlines()[2])
-    assert row[1:4] == ["4 to 7 of 9", "1.5 ± 0.7 (2 seeds)", "6.0 ± 2.6 (3 seeds)"]
+    assert measured.returns(found) == "", "the front page has finished runs alone"
 
 
-def test_returns_are_robust_with_enough_seeds():
-    few = learning(EAGER, 1, 2, 3) + learning(f"{FAST}:compile+cudagraphs", *range(10, 16))
-    few += learning(EAGER, 5, until=4) + learning(EAGER, 8)[:1]  # seed 0 again: the last one counts
-    few += learning(f"{FAST}:compile --gamma 0.9", *range(20))  # other flags: not on the front page
-    few += learning(EAGER, 8, total_timesteps=8)  # fewer steps, fewer seeds
-    row, end = measured.returns(few).splitlines()[2:4]
-    row = cells(row)
-    assert row[:4] == [HOPPER, "9", "4.3 ± 3.2 (3 seeds)", "12.5 ± 1.9 (6 seeds) --cudagraphs"]
-    assert "2,382.86 ± 271.74 at 1M" in row[4] and not end, "of a pair the most seeds"
-    more = learning(EAGER, 1, 2) + learning(EAGER, 5, total_timesteps=10)  # fewer seeds, more steps
-    both = [cells(row)[1:3] for row in measured.returns(more).splitlines()[2:4]]
-    assert both == [["9", "1.5 ± 0.7 (2 seeds)"], ["10", "5.0 (1 seed)"]]
-    less = learning(f"{FAST}:compile+bfloat16", 3)  # named; shown where there is no --compile alone
-    assert cells(measured.returns(less).splitlines()[2])[3] == "3.0 (1 seed) --bfloat16"
-    row = measured.returns(less + learning(f"{FAST}:compile", 7)).splitlines()[2]
-    assert cells(row)[3] == "7.0 (1 seed)"
-    part = measured.returns(learning(EAGER, 5, until=4)).splitlines()[2]
-    assert cells(part)[1:4] == ["4 of 9", "5.0 (1 seed)", ""]
-    row = measured.returns(learning(EAGER, 0, 7, 8, 9, 1000)).splitlines()[2]
-    assert (
-        cells(row)[0] == HOPPER
-        and cells(row)[2].startswith("8.0 [")
-        and cells(row)[2].endswith("] (5 seeds)")
-    )
-    two = learning(EAGER, 1) + learning(EAGER, 2, 3, cpu="Intel(R) Xeon(R) Processor @ 2.50GHz")
-    row, end = measured.returns(two).splitlines()[2:4]
-    assert cells(row)[0] == f"{HOPPER}, Intel Xeon, 2 cores" and not end
-    assert measured.iqm([[0, 1, 2, 3, 4, 5, 6, 700]] * 2).tolist() == [3.5, 3.5]
+def test_front_page_returns():
+    """By default flags, three seeds or more, as many steps as CleanRL's, one row a task."""
+    million = {"total_timesteps": 1_000_000}
+    found = learning(EAGER, 1, 2, 3, **million) + learning(f"{FAST}:compile", 5, 5, **million)
+    found += learning(f"{FAST}:compile --gamma 0.9", *range(9), **million)
+    found += learning(f"{FAST}:compile+no-norm-adv", *range(9), **million)
+    found += learning(EAGER, *range(9)) + learning(EAGER, *range(9), until=4, **million)
+    found += learning(EAGER, *range(9), env_id="MountainCar-v0", total_timesteps=500_000)
+    found += learning("CleanRL", *range(9), pair=EAGER, **million)
+    found += learning(EAGER, 8, **million)[:1]  # seed 0 again: the last one counts
+    (row,) = measured.returns(found).splitlines()[2:-2]
+    assert cells(row) == [HOPPER, "1M", "4.3 ± 3.2 (3 seeds)", "", "2,383 ± 272"]
+    elsewhere = learning(f"{FAST}:compile", *[200.0] * 8, cores=1, **million)
+    (row,) = measured.returns(found + elsewhere).splitlines()[2:-2]
+    assert cells(row)[1:4] == ["1M", "", "200 ± 0 (8 seeds)"], "one machine's, with most runs"
 
 
 def test_seeds_as_one_curve():
-    """Means since the last point, a line over points without a game; the middle half of seeds."""
+    """Means since the last point, a line over points without an episode; seconds at equal steps."""
     runs = learning(EAGER, *range(8), total_timesteps=400)
     for i, run in enumerate(runs):
-        run["curve"] = [[50, 1.0, i], [100, 2.0, i + 2.0], [300, 3.0, i + 9.0], [400, 4.0, 5.0]]
-    steps, mean, low, high = measured.middle_curve(runs, points=4)
+        run["curve"] = [[50, 1, i], [100, i, i + 2.0], [300, 20.0, i + 9.0], [400, 40.0, 5.0]]
+    steps, seconds, mean, std = measured.seeds_as_one(runs, points=4)
     assert steps.tolist() == [100, 200, 300, 400]
+    assert seconds.tolist() == [3.5, 11.75, 20, 40]
     assert mean.tolist() == [4.5, 8.5, 12.5, 5]
-    assert ((low < mean) & (mean < high)).tolist() == [True, True, True, False]
-    assert low[3] == high[3] == 5
+    assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
+
+
+def test_minutes_are_of_one_machine_and_three_seeds():
+    more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}
+    found = learning(f"{FAST}:compile", *range(5), **more) + learning(EAGER, *range(5), **more)
+    found += learning("CleanRL", *range(3), pair=EAGER, **more)
+    found += learning("LeanRL --compile", *range(3), pair=EAGER, **more | {"cores": 1})
+    found += learning("sb3", *range(2), pair=EAGER, **more)
+    panels = measured.minutes(found)
+    assert {
+        name: [r["seed"] for r in runs] for name, runs in panels.pop("Walker2d-v4").items()
+    } == {
+        "ours, one environment": [0, 1, 2],
+        "CleanRL": [0, 1, 2],
+    }
+    assert not panels and measured.minutes([]) == {}
 
 
 def test_scaling_is_by_environments_at_equal_seconds():
@@ -320,7 +356,7 @@ def test_a_target_is_met_by_a_mean_of_50000_steps():
     (run,) = learning(FAST, 3, jobs=1, eval={"mean": 4000.5, "std": 10.0, "episodes": 9}, **more)
     run["curve"] = found[0]["curve"]
     (row,) = measured.target_table([run]).splitlines()[2:]
-    assert cells(row)[-1] == "0: 4,000.50 ± 10.00 (9 games)"
+    assert cells(row)[-1] == "0: 4,000.50 ± 10.00 (9 episodes)"
 
 
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):
@@ -361,20 +397,43 @@ def test_pages_and_plots(tmp_path):
     assert "| 2,000 |" in text and "\n<!-- /throughput -->\nb\n<!-- floors -->\n*No rec" in text
     assert "*no GPU, P, 2 cores; 2026-01-02; commit c; torch 1; medians of 3" in text
     assert report.filled(text, found) == text
-    report.plot(tmp_path)
-    names = {"speed.png", "learning.png"}
+    plots.write(tmp_path)
+    names = {"speed.png", "learning_more.png"}
     assert {path.name for path in tmp_path.glob("*.png")} == names
-    for pair in report.MINUTES:
-        for record in learning(f"{pair}_torchcompile:compile", 1, env_id="X-v1"):
+    more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}
+    for variant in (EAGER, f"{FAST}:compile"):
+        for record in learning(variant, *range(measured.ENOUGH), **more):
             records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
-    report.plot(tmp_path)
-    assert {path.name for path in tmp_path.glob("*.png")} == {*names, "minutes.png"}
-    pong = {"env_id": "Pong-v5", "jobs": 1}
-    own, default = (f"ppo_atari_envpool_torchcompile:compile{x}" for x in (" --gamma 0.9", ""))
-    found = learning(own, 1, 2, **pong) + learning(own, 3, **pong | {"jobs": 2})
-    (ax,) = report.plot_minutes(found + learning(default, 4, **pong)).axes
-    assert ax.get_title("left") == "Pong-v5, P, 2 cores"
-    assert [line.get_label() for line in ax.lines[2:]] == ["--compile", "CleanRL after 10M steps"]
+    plots.write(tmp_path)
+    names |= {"learning.png", "minutes.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == names
+
+
+def test_no_plot_cuts_its_words():
+    """What is written lies within the figure; factors beside bars, and legends, overlap nothing."""
+    found = session("CleanRL", [9.0]) + session("LeanRL", [90.0]) + session("sb3", [110.0])
+    found += session(EAGER, [100.0]) + session(f"{FAST}:compile+bfloat16", [330.0])
+    found += session(f"{FAST}:compile", [220.0]) + session("LeanRL --compile", [150.0])
+    figures = [plots.plot_speed(found)]
+    more = {"total_timesteps": 1_000_000, "cpu": "Intel(R) Xeon(R) Processor @ 2.50GHz"}
+    peers = [(name, pair) for pair, name in measured.MINUTES.values()]
+    found = [
+        run
+        for env_id in measured.MINUTES_ENVS
+        for variant, pair in (*peers, (EAGER, EAGER))
+        for run in learning(variant, *range(5), env_id=env_id, pair=pair, **more)
+    ]
+    figures += [plots.plot_minutes(found), *(plots.plot_learning(found, x) for x in (True, False))]
+    for figure in figures:
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        words = [x for x in figure.findobj(Text) if re.search("[a-z]", x.get_text())]
+        boxes = [x.get_window_extent(canvas.get_renderer()) for x in words]
+        for word, box in zip(words, boxes, strict=True):
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, word.get_text()
+            assert box.y0 >= 0 and box.y1 <= figure.bbox.y1, word.get_text()
+        for (i, one), (k, two) in itertools.combinations(enumerate(boxes), 2):
+            assert not one.overlaps(two), (words[i].get_text(), words[k].get_text())
 
 
 def benchmark(name, *flags):

@@ -1,0 +1,171 @@
+"""The pictures of the pages, from the records; python benchmarks/report.py writes them."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from measured import (
+    BFLOAT16,
+    CLEANRL,
+    COMPILE,
+    EAGER,
+    ENOUGH,
+    LEANRL,
+    MINUTES,
+    SB3,
+    SEEDS,
+    columns,
+    learned,
+    machine,
+    minutes,
+    of_today,
+    plain,
+    ratio,
+    rounds,
+    seeds_as_one,
+    sitting,
+    sps,
+    when,
+)
+from records import read
+
+# Okabe and Ito's colours, told apart by colour-blind readers too
+ORANGE, SKY, GREEN, BLUE, RED, GREY = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #666666".split()
+COLOURS = {EAGER: ORANGE, COMPILE: BLUE, BFLOAT16: GREEN}
+BARS = {COMPILE: (BLUE, -0.33), BFLOAT16: (SKY, -0.11)}  # colour, height in the row
+MARKS = {  # of the peers: shape, colour, filled, height in the row
+    LEANRL: ("^", RED, False, 0.1),
+    f"{LEANRL} --compile": ("^", RED, True, 0.1),
+    CLEANRL: ("o", ORANGE, True, 0.23),
+    SB3: ("D", GREY, True, 0.36),
+}
+LINES = dict(zip(MINUTES, (BLUE, SKY, RED, ORANGE, GREY), strict=True))
+matplotlib.rcParams.update({"font.size": 11, "axes.titlesize": 11, "axes.titlelocation": "left"})
+matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+
+
+def figure(height: float, note: str) -> Figure:
+    """Nine inches wide, with a line under it."""
+    fig = Figure(figsize=(9, height), dpi=160, layout="constrained")
+    fig.supxlabel(note, fontsize=9, color=GREY)
+    return fig
+
+
+def legend(fig: Figure, named: dict, columns: int) -> Figure:
+    """The figure with {name: what it looks like} above all panels."""
+    names = [name.strip("`") if name != LEANRL else f"{LEANRL} eager" for name in named]
+    look = {"frameon": False, "fontsize": 10, "handlelength": 1.3, "columnspacing": 1.3}
+    fig.legend(named.values(), names, loc="outside upper center", ncols=columns, **look)
+    return fig
+
+
+def band(ax, x, mean, std, colour: str):
+    """A line, and one standard deviation to each side."""
+    ax.fill_between(x, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
+    return ax.plot(x, mean, color=colour)[0]
+
+
+def plot_speed(records: list[dict]) -> Figure | None:
+    """Steps/s of the fast scripts and of peers over the eager sibling's, a row a pair."""
+    sessions = sitting(records)
+    shown = [r for same in sessions for r in same]
+    if not shown:
+        return None
+    note = f"{machine(shown[0])}, {when(shown)}; medians of the ratios within each of "
+    fig = figure(1.4 + 1.1 * len(sessions), f"{note}{rounds(shown)} interleaved rounds")
+    ax = fig.add_subplot(xscale="log", xlabel="steps per second, times the eager script's")
+    names, named = [], {}
+    for y, same in enumerate(sessions):
+        found = columns(same, sps)
+        gains = {name: ratio(runs, found[EAGER][0]) for name, (runs, _) in found.items()}
+        gains = {name: gain for name, gain in gains.items() if gain}
+        for name, (colour, at) in BARS.items():
+            if name in gains:
+                named[name] = ax.barh(y + at, gains[name] - 1, 0.2, left=1, color=colour)
+                label = f" {gains[name]:.1f} times {found[name][1]}"
+                ax.text(max(gains[name], 1), y + at, label, va="center")
+        for name, (shape, colour, filled, at) in MARKS.items():
+            if name in gains:
+                look = {"color": colour, "mfc": colour if filled else "white", "ls": "", "ms": 8}
+                named[name] = ax.plot(gains[name], y + at, shape, zorder=3, **look)[0]
+        args = next(r["args"] for r in same if "args" in r)
+        many = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
+        names.append(f"{same[0]['pair']}\n{args['env_id']}, {many}")
+        ax.axhline(y + 0.5, color="#DDDDDD", lw=1)
+    ax.axvline(1, color="black", lw=1)
+    ax.text(1, -0.38, "eager ", ha="right", va="center")
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    low, high = ax.get_xlim()
+    ax.set_xlim(low, 1.6 * high)  # room for the factors
+    ticks = [x for x in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10) if low < x < 1.6 * high]
+    ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    ax.xaxis.minorticks_off()
+    ax.tick_params(axis="y", length=0)
+    order = [name for name in (*BARS, *MARKS) if name in named]
+    return legend(fig, {name: named[name] for name in order}, 3)
+
+
+def plot_minutes(records: list[dict]) -> Figure | None:
+    """Returns over minutes since the process began, a panel an environment, a line a method."""
+    found = minutes(records)
+    shown = [r for methods in found.values() for runs in methods.values() for r in runs]
+    if not shown:
+        return None
+    note = f"Mean and one standard deviation of {SEEDS} seeds; at the dot 1M steps are done. "
+    note += f"Compiling counts. {machine(shown[0])} a run, {when(shown)}"
+    fig, named = figure(3.9, note), {}
+    for i, (env_id, methods) in enumerate(found.items(), 1):
+        ax = fig.add_subplot(1, len(found), i, title=env_id, xlabel="minutes")
+        for name, runs in reversed(methods.items()):  # ours on top
+            _, seconds, mean, std = seeds_as_one(runs)
+            named[name] = band(ax, seconds / 60, mean, std, LINES[name])
+            ax.plot(seconds[-1] / 60, mean[-1], "o", color=LINES[name])
+        ax.set_xlim(left=0)
+    fig.axes[0].set_ylabel("return of an episode")
+    return legend(fig, {name: named[name] for name in MINUTES if name in named}, 5)
+
+
+def plot_learning(records: list[dict], front: bool) -> Figure | None:
+    """Returns over steps by default flags, a panel a pair, environment and schedule, of the machine
+    with most runs: those with ENOUGH seeds of both siblings if front, else the others."""
+    cases, seeds = {}, {}
+    for same in sorted(learned(plain(records)), key=len):
+        task = same[0]["pair"], same[0]["env_id"], same[0]["total_timesteps"]
+        cases[task] = {name: runs for name, (runs, _) in columns(same, len).items()}
+        seeds[task] = min(len(cases[task].get(name, [])) for name in (EAGER, COMPILE))
+    chosen = sorted(task for task in cases if (seeds[task] >= ENOUGH) == front)
+    if not chosen:
+        return None
+    note = f"Mean and one standard deviation over seeds; of fewer than {SEEDS} a line each"
+    if front:
+        counts = sorted({seeds[task] for task in chosen})
+        note = f"Mean and one standard deviation over {' or '.join(map(str, counts))} seeds"
+    rows = -(-len(chosen) // 3)
+    fig, named = figure(1.0 + 2.5 * rows, note), {}
+    for i, task in enumerate(chosen, 1):
+        ax = fig.add_subplot(rows, 3, i, xlabel="million steps")
+        ax.set_title(f"{task[1]}\n{task[0]}", fontsize=9)
+        for name, runs in cases[task].items():
+            if len(runs) >= SEEDS:
+                steps, _, mean, std = seeds_as_one(runs)
+                named[name] = band(ax, steps / 1e6, mean, std, COLOURS[name])
+            else:
+                for steps, _, found in (np.transpose(r["curve"]) for r in runs if r["curve"]):
+                    named[name] = ax.plot(steps / 1e6, found, color=COLOURS[name], lw=0.8)[0]
+    fig.axes[0].set_ylabel("return of an episode")
+    return legend(fig, named, 3)
+
+
+def write(folder: Path) -> None:
+    """The plots that there are records for."""
+    speeds, learning = of_today(read(folder / "throughput.jsonl")), read(folder / "learning.jsonl")
+    for name, fig in {
+        "speed": plot_speed(speeds),
+        "minutes": plot_minutes(learning),
+        "learning": plot_learning(learning, front=True),
+        "learning_more": plot_learning(learning, front=False),
+    }.items():
+        if fig:
+            fig.savefig(folder / f"{name}.png")

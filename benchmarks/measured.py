@@ -105,6 +105,7 @@ def learned(records: list[dict]) -> list[list[dict]]:
     ]
     names = (*TASK, "until", "variant", "seed")
     runs = {r.get("run") or tuple(r[name] for name in names): r for r in records}
+    runs = {tuple(r[name] for name in names): r for r in runs.values()}
     found = [r for r in runs.values() if r["mean_return"] is not None]
     order = ("pair", "env_id", "total_timesteps", "variant", "seed")
     found.sort(key=lambda r: [r[name] for name in order])

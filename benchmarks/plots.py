@@ -148,14 +148,16 @@ def plot_learning(records: list[dict], front: bool) -> Figure | None:
         ax = fig.add_subplot(rows, 3, i, xlabel="million steps")
         ax.set_title(f"{task[1]}\n{task[0]}", fontsize=9)
         for name, runs in cases[task].items():
+            colour = COLOURS.get(name, GREY)
             if len(runs) >= SEEDS:
                 steps, _, mean, std = seeds_as_one(runs)
-                named[name] = band(ax, steps / 1e6, mean, std, COLOURS[name])
+                named[name] = band(ax, steps / 1e6, mean, std, colour)
             else:
                 for steps, _, found in (np.transpose(r["curve"]) for r in runs if r["curve"]):
-                    named[name] = ax.plot(steps / 1e6, found, color=COLOURS[name], lw=0.8)[0]
+                    named[name] = ax.plot(steps / 1e6, found, color=colour, lw=0.8)[0]
     fig.axes[0].set_ylabel("return of an episode")
-    return legend(fig, named, 3)
+    order = [name for name in COLOURS if name in named]
+    return legend(fig, {name: named[name] for name in (*order, *named)}, 3)
 
 
 def write(folder: Path) -> None:

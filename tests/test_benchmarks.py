@@ -8,9 +8,12 @@ import subprocess
 import sys
 
 import ablation
+import imageio.v2 as imageio
 import measured
 import multigpu
+import numpy as np
 import peers
+import picture
 import plots
 import pytest
 import records
@@ -19,6 +22,7 @@ import throughput
 from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, run_script
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
+from PIL import Image
 
 
 def test_a_broken_last_line_loses_no_record(tmp_path, capsys):
@@ -282,7 +286,7 @@ def test_front_page_returns():
     found += learning(EAGER, *range(9)) + learning(EAGER, *range(9), until=4, **million)
     found += learning(EAGER, *range(9), env_id="MountainCar-v0", total_timesteps=500_000)
     found += learning("CleanRL", *range(9), pair=EAGER, **million)
-    found += learning(EAGER, 8, **million)[:1]  # seed 0 again: the last one counts
+    found += learning(EAGER, 8, run="x", **million)[:1]  # seed 0 again: the last one counts
     (row,) = measured.returns(found).splitlines()[2:-2]
     assert cells(row) == [HOPPER, "1M", "4.3 ± 3.2 (3 seeds)", "", "2,383 ± 272"]
     elsewhere = learning(f"{FAST}:compile", *[200.0] * 8, cores=1, **million)
@@ -357,6 +361,36 @@ def test_a_target_is_met_by_a_mean_of_50000_steps():
     run["curve"] = found[0]["curve"]
     (row,) = measured.target_table([run]).splitlines()[2:]
     assert cells(row)[-1] == "0: 4,000.50 ± 10.00 (9 episodes)"
+
+
+def test_agents_side_by_side(tmp_path, monkeypatch, capsys):
+    """Of films of 2 s and 1 s at speeds of their own the middle second; the shorter one's all."""
+    for name, fps, count, size in (("a", 50, 100, (64, 96)), ("b", 20, 20, (64, 128))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "checkpoint.pt").touch()
+        (tmp_path / name / "eval.json").write_text(f'{{"env_id": "{name.upper()}-v1", "mean": 7}}')
+        with imageio.get_writer(tmp_path / name / "video.mp4", fps=fps) as writer:
+            for i in range(count):
+                writer.append_data(np.full((*size, 3), 2 * i, np.uint8))
+    played = []
+    monkeypatch.setattr(picture, "run_process", played.append)
+    out, runs = tmp_path / "agents.webp", [str(tmp_path / name) for name in "ab"]
+    argv = ["picture.py", *runs, "--out", str(out), "--seconds", "1", "--height", "50"]
+    monkeypatch.setattr(sys, "argv", argv)
+    assert picture.main() == 0 and "0.0" in capsys.readouterr().out
+    assert [words[2] for words in played] == runs and "best" in played[0]
+    with Image.open(out) as found:
+        assert found.n_frames == 20 and found.info["loop"] == 0
+        assert found.size == (75 + 100 + picture.GAP, 50 + picture.LABEL)
+        for i, (left, right) in enumerate([(25 + 5 * i // 2, i) for i in range(20)]):
+            found.seek(i)
+            for x, level in ((30, 2 * left), (120, 2 * right)):
+                assert found.convert("RGB").getpixel((x, 25))[0] == pytest.approx(level, abs=8)
+        label = np.asarray(found.convert("L"))[50:]
+        assert label[:, :75].min() < 60 and label[:, 85:].min() < 60
+    monkeypatch.setattr(sys, "argv", ["picture.py", "nope", *argv[1:]])
+    assert picture.main() == 2
+    assert capsys.readouterr().err.strip().splitlines()[-1].endswith("nope/checkpoint.pt: no such file")
 
 
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):

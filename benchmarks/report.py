@@ -1,11 +1,12 @@
 """Fills the pages from the records and the scripts: no table, tree or plot is typed by hand.
 
-    python benchmarks/report.py             # fills the marked parts of both pages, makes the plots
+    python benchmarks/report.py             # fills the marked parts of the pages, makes the plots
     python benchmarks/report.py --check     # changes nothing; status 1 if a page is out of date
 
-A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in README.md or benchmarks/README.md,
-and shows the newest session of each pair, machine and number of environments: speeds of the scripts
-as they are now alone, returns of all that learn as they do now (same_losses.py).
+A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in README.md, ppo/README.md or
+benchmarks/README.md, and shows the newest session of each pair, machine and number of environments:
+speeds of the scripts as they are now alone, returns of all that learn as they do now
+(same_losses.py).
 """
 
 import argparse
@@ -114,7 +115,7 @@ def filled(text: str, found: dict[str, str]) -> str:
 def pages(folder: Path) -> dict[Path, str]:
     """Each page as the records have it now."""
     found = tables(folder)
-    paths = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
+    paths = (ROOT / folder / "README.md" for folder in (".", "ppo", "benchmarks"))
     return {path: filled(path.read_text(), found) for path in paths}
 
 

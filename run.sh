@@ -98,7 +98,7 @@ if [ "$task" = test ]; then
   cd "$root"
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
-  "$venv/bin/codespell" ppo benchmarks tests requirements README.md pyproject.toml run.sh
+  "$venv/bin/codespell" ppo benchmarks tests requirements README.md CONTRIBUTING.md pyproject.toml run.sh
   exec "$venv/bin/python" -m pytest "$@"
 fi
 if [ "$task" = bench ]; then

@@ -1,23 +1,61 @@
-"""What the texts say exists: flags that are read, paths, commands and versions."""
+"""What the texts say exists, and no page is a wall: flags, paths, commands, functions, versions."""
 
 import ast
 import dataclasses
 import re
+import signal
 import subprocess
 
 import pytest
 import report
-from helpers import PPO, ROOT, SCRIPTS, load
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, load
 
-README = (ROOT / "README.md").read_text()
-BENCHMARKS = (ROOT / "benchmarks" / "README.md").read_text()
-RUN_SH = (ROOT / "run.sh").read_text()
-TEXTS = pytest.mark.parametrize(
-    "text", [README, BENCHMARKS, RUN_SH], ids=["README.md", "benchmarks/README.md", "run.sh"]
-)
-# flags of the tools that README names, and CleanRL's that are not there
+PAGES = {
+    name: (ROOT / name).read_text()
+    for name in ("README.md", "ppo/README.md", "benchmarks/README.md", "CONTRIBUTING.md")
+}
+README, GUIDE = PAGES["README.md"], PAGES["ppo/README.md"]
+pages = pytest.mark.parametrize("page", PAGES)
+TEXTS = PAGES | {"run.sh": (ROOT / "run.sh").read_text()}
+texts = pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
+# flags of the tools that pages name, and CleanRL's that are not there
 OTHER_FLAGS = {"--help", "--logdir", "--load", "--save-model", "--upload-model", "--hf-entity"}
-OTHER_FLAGS |= {"--standalone", "--nproc-per-node"}
+OTHER_FLAGS |= {"--standalone", "--nproc-per-node", "--local-num-envs", "--device-ids", "--backend"}
+WORDS = 60  # of a paragraph, a list's item or a table's cell
+VERSION = r"\b(?:Python|CPython|PyTorch|torch|EnvPool|Gymnasium|MuJoCo|NumPy) \d[\d.]*"
+
+
+def parse(text):
+    """A page's paragraphs and list items, and its tables, lists of rows of cells; without comments,
+    code blocks and headings, links as their text. What report.py writes counts as well."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    prose, tables, before = [], [], ""
+    for line in (line.strip() for line in text.splitlines()):
+        begins = re.match(r"[-*] |\d+\. ", line) or not before or before[0] in "#|"
+        if line.startswith("|"):
+            if not before.startswith("|"):
+                tables.append([])
+            tables[-1].append(line.strip("|").split("|"))
+        elif line and line[0] != "#":
+            prose += [line] if begins else [f"{prose.pop()} {line}"]
+        before = line
+    return prose, tables
+
+
+def walls(text, columns=6):
+    """What of a page is too long or too wide to be read."""
+    prose, tables = parse(text)
+    cells = [cell for table in tables for row in table for cell in row]
+    plain = [re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", x) for x in (*prose, *cells)]
+    found = [x for x in plain if len(x.split()) > WORDS]
+    return found + [table[0] for table in tables if len(table[0]) > columns]
+
+
+def numbers(sentence):
+    """Those of a sentence, but for code, links, versions and names like Walker2d-v4."""
+    sentence = re.sub(r"`[^`]*`|!?\[[^]]*\]\([^)]*\)", "", sentence)
+    return re.findall(r"(?<![\w.-])\d[\d.,]*", re.sub(VERSION, "", sentence))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -36,11 +74,123 @@ def test_every_flag_is_read_and_explained(name):
         assert re.search(line, text, re.MULTILINE), f"{field.name}: one line, with its help"
 
 
-def test_the_front_page_is_short():
-    assert len(README.splitlines()) <= 170
+def test_the_front_page_is_read_in_a_minute():
+    """Few lines, short paragraphs and items, small tables, two numbers a sentence at most."""
+    assert len(README.splitlines()) <= 120
+    assert walls(README) == []
+    prose, tables = parse(README)
+    assert max(map(len, tables)) - 2 <= 8, "rows, without head and rule"
+    sentences = [x for block in prose for x in re.split(r"(?<=[.!?])\s+", block)]
+    assert [x for x in sentences if len(numbers(x)) > 2] == []
 
 
-@TEXTS
+@pytest.mark.parametrize(("page", "lines"), [("ppo/README.md", 400), ("CONTRIBUTING.md", 60)])
+def test_no_page_is_a_wall(page, lines):
+    assert len(PAGES[page].splitlines()) <= lines
+    assert walls(PAGES[page]) == []
+
+
+def test_walls_are_seen():
+    long, wide = "word " * (WORDS + 1), "| 1 | 2 | 3 | 4 | 5 | 6 | 7 |"
+    assert walls(f"# {long}\n\nA\nb\n- c\n\n```\n{long}\n```\n<!-- {long} -->\n{wide[:21]}|") == []
+    half = long[: len(long) // 2 + 5]
+    assert len(walls(f"{half}\n{half}\n\n- {long}\n1. a\n\n| a |\n| --- |\n| {long} |\n")) == 3
+    assert walls(f"- {half}\n- {half}\n\n{half}\n\n{half}\n# a\n{half}") == []
+    assert len(walls(wide)) == 1
+    assert numbers("Of Walker2d-v4 3,424.5 ± 10 by `1` [in 2](x3) on torch 2.13.") == [
+        "3,424.5",
+        "10",
+    ]
+
+
+@pages
+def test_links_resolve(page):
+    """Files are there, and so are headings, under the names that GitHub gives them."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (ROOT / page).parent / path if path else ROOT / page
+        assert found.exists(), target
+        heads = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE) if anchor else []
+        names = [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads]
+        assert not anchor or anchor in names, target
+
+
+def functions(path):
+    """Names of a script's functions, and of its classes' methods as Class.method."""
+    found, inner = set(), set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            methods = [x.name for x in node.body if isinstance(x, ast.FunctionDef)]
+            inner |= {f"{node.name}.{method}" for method in methods}
+    return found, inner
+
+
+def test_the_guide_names_functions_that_exist():
+    """And each function of a script."""
+    named = set(re.findall(r"`([\w.]+)\(\)`", GUIDE))
+    found = {path.stem: functions(path) for path in PPO.glob("*.py")}
+    assert named <= set().union(*(x | inner for x, inner in found.values()))
+    assert set().union(*(found[name][0] for name in SCRIPTS)) <= named
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_guide_names_each_flag_and_metric(name):
+    for field in dataclasses.fields(load(name).Args):
+        assert re.search(f"`--(no-)?{field.name.replace('_', '-')}[ `]", GUIDE), field.name
+    metrics = re.findall(r'"(charts/\w+)"', (PPO / f"{name}.py").read_text())
+    metrics += [f"losses/{loss}" for loss in (*load(name).LOSSES, "explained_variance")]
+    assert [metric for metric in metrics if f"`{metric}`" not in GUIDE] == []
+
+
+def test_the_guide_has_a_section_for_each_pair():
+    sections = re.findall(r"^### (\w+)$", GUIDE, re.MULTILINE)
+    assert sorted(sections) == sorted(eager for eager, _ in PAIRS)
+
+
+def test_the_timeline_is_what_runs(tmp_path, monkeypatch, capsys):
+    """The guide's program prints the rows that stand below it, and they obey its formulas."""
+    (program,) = re.findall(r"```python\n(.+?)```", GUIDE, re.DOTALL)
+    (tmp_path / "ppo").symlink_to(PPO)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [])
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    exec(program, {})
+    for signum, handler in handlers.items():
+        signal.signal(signum, handler)
+
+    def rows(text):
+        lines = re.findall(r"^ *\d+ +-?[\d.]+ +\d +-?\d +[01] .*$", text, re.MULTILINE)
+        values = [[float(x) for x in line.split()[:9]] for line in lines]
+        return {int(row[0]): row[1:] for row in values}
+
+    printed, shown = rows(capsys.readouterr().out), rows(GUIDE)
+    assert {t: row for t, row in shown.items() if t in printed} == {
+        t: pytest.approx(printed[t], abs=0.011) for t in (6, 7, 8, 9, 19, 20, 21, 22)
+    }
+    for t in shown.keys() & {t - 1 for t in shown}:
+        *_, reward, _, _, _, value, advantage = shown[t]
+        _, _, _, done, terminated, _, next_value, next_advantage = shown[t + 1]
+        delta = reward + 0.99 * next_value * (1 - terminated) - value
+        expected = delta + 0.99 * 0.95 * (1 - done) * next_advantage
+        assert advantage == pytest.approx(expected, abs=0.03 if t in printed else 0.003), t
+    ends = {t: row[3:6] for t, row in shown.items() if row[3]}
+    assert ends == {8: [1, 1, 0], 21: [1, 0, 0], 99: [1, 1, 0]}, "done, termination, valid"
+
+
+def test_what_a_pair_is_added_to_is_there():
+    """The names in CONTRIBUTING.md's table, in the files of their rows."""
+    (table,) = parse(PAGES["CONTRIBUTING.md"])[1]
+    for files, names, _ in table[2:]:
+        text = "".join((ROOT / file).read_text() for file in re.findall(r"`(.+?)`", files))
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\b{name}\b", text), (files, name)
+
+
+@texts
 def test_flags_exist(text):
     known = {
         "--" + f.name.replace("_", "-") for n in SCRIPTS for f in dataclasses.fields(load(n).Args)
@@ -58,21 +208,12 @@ def test_flags_exist(text):
         assert flag in known, flag
 
 
-@TEXTS
+@texts
 def test_paths_and_commands_exist(text):
     for path in set(re.findall(r"\b(?:ppo|tests|requirements|benchmarks)/[\w./-]*\w", text)):
-        assert (ROOT / path).exists() or path == "ppo/NAME.py", path
+        assert (ROOT / path).exists() or path.startswith("ppo/NAME"), path
     for name in set(re.findall(r"\./run\.sh (\w+)", text)) - {"test", "bench", "NAME"}:
         assert name in (*SCRIPTS, "ppo_eval"), name
-
-
-def test_readme_names_each_metric():
-    for name in SCRIPTS:
-        text = (PPO / f"{name}.py").read_text()
-        for key in re.findall(r'"(charts/\w+)"', text):
-            assert f"`{key}`" in README, key
-        for loss in (*load(name).LOSSES, "explained_variance"):
-            assert f"`losses/{loss}`" in README, loss
 
 
 def test_tables_are_what_the_records_say():

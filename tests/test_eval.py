@@ -4,7 +4,10 @@ import json
 import random
 import runpy
 import shutil
+from types import SimpleNamespace
 
+import envpool
+import gymnasium as gym
 import imageio.v2 as imageio
 import numpy as np
 import pytest
@@ -99,6 +102,67 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch)
     assert all(result != results[0] for result in results[2:])
     if "atari" in eager:  # five lives each, not one; a lost one serves again, without an action
         assert min(results[0][1]) > 100 and max(results[-1][1]) < 5000
+
+
+def alone(env_id, seed, actions):
+    """Return and length of a game by its actions in an environment of its own, where it has ended
+    (on Atari with the last life), and how many episodes ended before."""
+    if env_id == "CartPole-v1":
+        env = gym.make(env_id)
+        env.reset(seed=seed)
+    else:
+        options = {"episodic_life": True} if env_id == "Breakout-v5" else {}
+        env = envpool.make(env_id, env_type="gym", num_envs=1, seed=[seed], **options)
+        env.reset()
+    total = length = ends = 0
+    while True:
+        action = actions[length] if env_id == "CartPole-v1" else actions[length][None]
+        _, reward, terminated, truncated, info = env.step(action)
+        total, length = total + float(np.sum(reward)), length + 1
+        over = info["lives"] == 0 if "lives" in info else terminated
+        if over or truncated:
+            return total, length, ends
+        ends += int(np.sum(terminated))
+
+
+@pytest.mark.parametrize("eager", ["ppo", "ppo_atari_envpool", "ppo_continuous_action_envpool"])
+def test_each_return_is_of_one_game(eager, runs):
+    """Of games side by side, which end one after the other, each is scored as it is alone."""
+    evaluation = load("ppo_eval")
+    player, seeds = evaluation.Args(run=str(runs[eager])).player, [3, 4, 5, 6]
+    games = evaluation.play(player, seeds, SimpleNamespace(update=lambda: None))
+    assert len({len(game.actions) for game in games}) > 2
+    for seed, game in zip(seeds, games, strict=True):
+        total, length, lost = alone(player.env_id, seed, game.actions)
+        assert (game.seed, game.total, len(game.actions)) == (seed, total, length)
+        assert lost == (4 if "atari" in eager else 0), "autoreset steps in between"
+
+
+def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
+    """Seeds as they reach EnvPool, where every game is over at once: of training, of evaluation."""
+    seeds = []
+
+    def make(env_id, seed, **options):
+        seeds.append(seed)
+        ones, obs = np.ones(len(seed)), np.zeros((len(seed), 4, 84, 84), np.uint8)
+        info = {"lives": ones, "terminated": ones}
+        step = obs, ones, ones > 0, ones > 1, info
+        return SimpleNamespace(
+            reset=lambda: (obs, info), step=lambda actions: step, close=lambda: None
+        )
+
+    monkeypatch.setattr(envpool, "make", make)
+    training = load("ppo_atari_envpool")
+    for count in (4, 64):
+        training.make_envs(training.Args(num_envs=count))
+    run_dir = shutil.copytree(runs["ppo_atari_envpool"], tmp_path / "run")
+    monkeypatch.setattr("sys.argv", [str(EVAL), str(run_dir)])
+    runpy.run_path(str(EVAL), run_name="__main__")
+    few, many, *batches = seeds
+    scored = {seed for batch in batches for seed in batch}
+    whole = np.random.SeedSequence([1, 0]).generate_state(64)  # 32 bits, as Gymnasium gets them
+    assert many[:4] == few and many == (whole >> 1).tolist() and len(scored) == 20
+    assert not scored & {*many, *whole.tolist()}
 
 
 def test_discrete_actions_are_drawn_or_likeliest(runs):

@@ -40,6 +40,16 @@ MINUTES = {  # method: its pair and its variant
 MINUTES_ENVS = ("HalfCheetah-v4", "Walker2d-v4")
 
 
+PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3"
+WHICH = {  # pair: environments, actions, simulator, what is shown of it: environment, steps, flags
+    "ppo": ("CartPole, small problems", "discrete", "Gymnasium", "CartPole-v1", 500_000, "compile"),
+    ONE: ("MuJoCo", "continuous", "Gymnasium", "HalfCheetah-v4", 1_000_000, "compile"),
+    MANY: ("MuJoCo, dm_control", "continuous", "EnvPool", "HalfCheetah-v4", 1_000_000, "compile"),
+    "ppo_atari_envpool": ("Atari", "discrete", "EnvPool", "Pong-v5", 1_800_000, PONG),
+    "ppo_atari_envpool_multigpu": ("Atari, several GPUs", "discrete", "EnvPool", "", 0, ""),
+}
+
+
 def groups(records: list[dict], *fields: str) -> dict[tuple, list[dict]]:
     """Records by the values of these fields, in the order in which they first come."""
     found: dict[tuple, list[dict]] = {}
@@ -225,7 +235,7 @@ def rounds(records: list[dict]) -> str:
 
 def speed(sessions: list[list[dict]]) -> str:
     """The front page's steps/s, a row a pair, of one sitting."""
-    rows, gains, more = [], [], []
+    rows, more = [], []
 
     def figure(runs):
         return f"{float(f'{sps(runs):.3g}'):,.0f}"
@@ -239,19 +249,37 @@ def speed(sessions: list[list[dict]]) -> str:
         cells = [f"{figure(found[x][0])} {flags.get(x, '')}" if x in found else "" for x in cells]
         rows.append([name, *map(str.strip, cells)])
         eager = found.get(EAGER, ([], ""))[0]
-        gains += [x for x in [ratio(found[COMPILE][0], eager)] if x] if COMPILE in found else []
         if BFLOAT16 in found:
             runs = found[BFLOAT16][0]
             gain = times(runs, eager, ", {:.1f} times eager")
             more.append(f"{BFLOAT16} brings {name} to {figure(runs)} steps/s{gain}.")
     shown = [r for same in sessions for r in same]
-    gains = [f"{x:.1f}" for x in sorted(gains)]
     how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds"
     how += f", ratios within a round; {machine(shown[0])}, {when(shown)}"
+    alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
+    spread = max((max(found) / min(found) - 1 for found in alone if found), default=0)
+    how += f", shared: the simulator alone differed by up to {spread:.0%}" if spread > 0.1 else ""
     table = rows_of(["script", EAGER, COMPILE, SB3, CLEANRL, LEANRL], rows)
-    many = " to ".join(dict.fromkeys([*gains[:1], *gains[-1:]]))
-    lines = [f"{COMPILE} runs {many} times as many steps a second as eager."] if gains else []
-    return "\n\n".join([*lines, table, *more, f"*{how}.*"])
+    return f"{table}\n\n*{' '.join([f'{how}.', *more])}*"
+
+
+def headline(sessions: list[list[dict]]) -> str:
+    """What one sitting comes to: the fast scripts by --compile over their eager siblings, and over
+    CleanRL, each from the least pair to the most."""
+    cases = [columns(same, sps) for same in sessions]
+    cases = [found for found in cases if COMPILE in found]
+
+    def gains(base):
+        found = [ratio(x[COMPILE][0], x[base][0]) for x in cases if base in x]
+        ends = dict.fromkeys(f"{x:.2g}" for x in (min(found), max(found)))
+        return " to ".join(ends)
+
+    if not all(any(base in x for x in cases) for base in (EAGER, CLEANRL)):
+        return ""
+    text = (
+        f"With {COMPILE} a fast script makes **{gains(EAGER)} times** the steps per second of its "
+    )
+    return f"{text}eager sibling. Of CleanRL's it is {gains(CLEANRL)} times."
 
 
 def gain(records: list[dict]) -> str:
@@ -419,6 +447,29 @@ def returns(records: list[dict]) -> str:
     table = rows_of(header, [best[task] for task in sorted(best)])
     how = "Mean return of the last 100 episodes, ± standard deviation over seeds"
     return f"{table}\n\n*{how}; [CleanRL's]({SOURCE}): 3 seeds.*" if best else ""
+
+
+def which(records: list[dict], edges) -> str:
+    """The front page's choice of a script: what it is for, edges(pair), and what runs of its fast
+    script came to and in how many minutes, on the machine of the newest of them."""
+    rows, used = [], []
+    of_ours = [r for same in learned(records) for r in same if ours(r) and not r["cut"]]
+    for name, (envs, actions, simulator, env_id, steps, mode) in WHICH.items():
+        keys = name, env_id, steps, f"{name}_torchcompile:{mode}"
+        runs = [r for r in of_ours if (r["pair"], r["env_id"], r["total_timesteps"]) == keys[:3]]
+        runs = [r for r in runs if r["variant"].startswith(keys[3])]
+        last = machine(max(runs, key=lambda r: r["date"])) if runs else ""
+        runs = [r for r in runs if machine(r) == last]
+        used += runs
+        took = f"{median(values(runs, 'seconds')) / 60:.2g} min: {over_seeds(runs)}" if runs else ""
+        link = f"[`{name}`](ppo/README.md#{name})"
+        rows.append(
+            [link, envs, actions, simulator, edges(name), f"{env_id} {took}" if took else ""]
+        )
+    header = ["script", "environments", "actions", "simulator", "lines from parent, to fast"]
+    table = rows_of([*header, "minutes and return"], rows)
+    where = " and ".join(sorted({machine(r) for r in used}))
+    return f"{table}\n\n*By {COMPILE}, Pong by the recipe below; {where}.*" if used else table
 
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:

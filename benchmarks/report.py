@@ -47,25 +47,26 @@ def changes(one: Path, two: Path) -> list[list[str]]:
     return hunks
 
 
+def edges(name: str, folder: Path = ROOT / "ppo") -> list[str]:
+    """Changed lines (hunks) from a script's parent to it, and from it to its sibling."""
+    pairs = (TREE[name][0], name), (name, f"{name}_torchcompile")
+    files = [[folder / f"{script}.py" for script in pair] for pair in pairs]
+    found = [changes(*pair) if all(path.exists() for path in pair) else [] for pair in files]
+    return [f"{sum(map(len, hunks))} ({len(hunks)})" if hunks else "-" for hunks in found]
+
+
 def tree(folder: Path = ROOT / "ppo") -> str:
     """The scripts, a child under its parent, with changed lines (hunks) down and sideways."""
-    files = {path.stem: path for path in folder.glob("*.py")}
+    files = {path.stem for path in folder.glob("*.py")}
     parents = {name: above if above in files else None for name, (above, _) in TREE.items()}
     rows = [("changed lines (hunks)", "from parent", "to fast", "")]
-
-    def edge(one, two):
-        if one not in files or two not in files:
-            return "-"
-        hunks = changes(files[one], files[two])
-        return f"{sum(map(len, hunks))} ({len(hunks)})"
 
     def grow(parent, margin):
         names = [name for name in TREE if name in files and parents[name] == parent]
         for name in names:
             branch, below = ("└─ ", "   ") if name == names[-1] else ("├─ ", "│  ")
             branch, below = (margin + branch, margin + below) if parent else ("", "")
-            edges = edge(parent, name), edge(name, f"{name}_torchcompile")
-            rows.append((branch + name, *edges, TREE[name][1]))
+            rows.append((branch + name, *edges(name, folder), TREE[name][1]))
             grow(name, below)
 
     grow(None, "")
@@ -89,6 +90,8 @@ def tables(folder: Path) -> dict[str, str]:
         returns[name] = table
     blocks, gain = measured.blocks, measured.gain
     return {
+        "headline": sitting and measured.headline(sitting),
+        "which": measured.which(learning, lambda name: ", ".join(edges(name))),
         "speed": sitting and measured.speed(sitting),
         "returns": learning and measured.returns(learning),
         "tree": tree(),

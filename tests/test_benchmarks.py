@@ -191,17 +191,36 @@ def test_front_page_speeds():
     for mode, sps in modes.items():
         found += session(f"{FAST}:{mode}", [sps] * 3)
     text = measured.speed([found])
-    first, _, header, _, row, _, more, _, caption = text.splitlines()
-    assert first == "`--compile` runs 3.0 times as many steps a second as eager."
+    header, _, row, _, caption = text.splitlines()
     assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
     assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
-    assert more == f"`--compile --bfloat16` brings `{EAGER}` to 500 steps/s, 2.5 times eager."
-    assert caption.endswith("3 interleaved rounds, ratios within a round; P, 2 cores, 2026-01-02.*")
+    how, more = caption.split("-01-02. ")
+    assert how.endswith("3 interleaved rounds, ratios within a round; P, 2 cores, 2026")
+    assert more == f"`--compile --bfloat16` brings `{EAGER}` to 500 steps/s, 2.5 times eager.*"
+    assert "makes **3 times** the steps per second" in measured.headline([found])
+    assert measured.headline([found]).endswith("Of CleanRL's it is 4.9 times.")
+    assert measured.headline([session(EAGER, [1.0])]) == ""
+    alone = session("simulator", [100.0, 130.0])
+    assert "the simulator alone differed by up to 30%." in measured.speed([found + alone])
     found += session("LeanRL --compile", [321.0] * 3)
     other = [r | {"pair": "ppo"} for r in found if "bfloat16" not in r["variant"]]
     text = measured.speed([found, [r for r in other if "compile" not in r["variant"]]])
-    assert cells(text.splitlines()[4])[-1] == "321 `--compile`"
-    assert cells(text.splitlines()[5]) == ["`ppo`", "200", "", "56", "123", "900 eager"]
+    assert cells(text.splitlines()[2])[-1] == "321 `--compile`"
+    assert cells(text.splitlines()[3]) == ["`ppo`", "200", "", "56", "123", "900 eager"]
+
+
+def test_which_script():
+    """Of the newest machine's runs that took all steps, the median minutes; no words on no runs."""
+    script = "ppo_torchcompile:compile"
+    more = {"env_id": "CartPole-v1", "total_timesteps": 500_000, "jobs": 1}
+    found = learning(script, 100, 200, 300, **more, seconds=90.0, date="2026-02-01")
+    found += learning(script, 900, **more, seconds=900.0, date="2026-01-01", cores=1)
+    found += learning(script, 900, **more | {"until": 4}) + learning("ppo", 900, **more)
+    rows = [cells(row) for row in measured.which(found, str.upper).splitlines()]
+    assert rows[2][0] == "[`ppo`](ppo/README.md#ppo)" and rows[2][4] == "PPO"
+    assert rows[2][-1] == "CartPole-v1 1.5 min: 200 ± 100 (3 seeds)"
+    assert [row[-1] for row in rows[3:7]] == [""] * 4
+    assert {name for name, _ in PAIRS} == set(measured.WHICH)
 
 
 def test_a_session_says_its_gain():
@@ -390,7 +409,12 @@ def test_agents_side_by_side(tmp_path, monkeypatch, capsys):
         assert label[:, :75].min() < 60 and label[:, 85:].min() < 60
     monkeypatch.setattr(sys, "argv", ["picture.py", "nope", *argv[1:]])
     assert picture.main() == 2
-    assert capsys.readouterr().err.strip().splitlines()[-1].endswith("nope/checkpoint.pt: no such file")
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .splitlines()[-1]
+        .endswith("nope/checkpoint.pt: no such file")
+    )
 
 
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):

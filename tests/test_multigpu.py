@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from unittest import mock
 
 import envpool
 import pytest
@@ -16,6 +17,7 @@ from test_reference import ScriptedGames
 
 import torch
 import torch._dynamo
+import torch.distributed as dist
 
 EAGER, FAST = "ppo_atari_envpool_multigpu", "ppo_atari_envpool_multigpu_torchcompile"
 SMALL = "--num-envs 4 --num-steps 8 --num-minibatches 2 --update-epochs 2 --no-cuda".split()
@@ -103,6 +105,20 @@ def test_more_processes_than_gpus(tmp_path, monkeypatch, capsys):
         run_main(EAGER, runs_dir=tmp_path / "runs", gpu=True)
     assert stop.value.code == 2 and not (tmp_path / "runs").exists()
     assert "argument --cuda: 2 processes need as many GPUs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [EAGER, FAST])
+@pytest.mark.parametrize(("gpu", "named"), [(False, "gloo"), (True, "cpu:gloo,cuda:nccl")])
+def test_backends_are_named(name, gpu, named, tmp_path, monkeypatch):
+    """Unnamed, PyTorch makes the group of the device that it finds, and no tensor of another can be
+    gathered: on a machine with a GPU none of the CPU. Nothing is made here."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    init = mock.Mock(side_effect=[InterruptedError, None])
+    with mock.patch.object(dist, "init_process_group", init), pytest.raises(InterruptedError):
+        run_main(name, runs_dir=tmp_path, gpu=gpu)
+    assert init.call_args_list[0].args == (named,)
 
 
 @pytest.mark.slow
@@ -196,10 +212,14 @@ def test_ranks_end_together(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_of_two_is_an_iteration_of_one(tmp_path):
-    """What two ranks drew and kept, taken together, makes the parent's update and its losses."""
+    """What two ranks drew and kept, taken together, makes the parent's update and its losses.
+
+    Rank 1 draws other first weights, and drops them for those of rank 0.
+    """
     params = "torch.cat([p.detach().flatten().clone() for p in agent.parameters()])"
     script = edited(
         tmp_path,
+        ("torch.manual_seed(args.seed)", "torch.manual_seed(args.seed + RANK)"),
         ("seeds = seeds.reshape(W, -1)[", "seeds = args.seeds = seeds.reshape(W, -1)["),
         (
             "        losses = []\n        for _ in",
@@ -222,7 +242,8 @@ def test_a_run_of_two_is_an_iteration_of_one(tmp_path):
     assert not {*one["seeds"]} & {*two["seeds"]} and len({*one["seeds"], *two["seeds"]}) == 4
     assert not torch.equal(one["noise"], two["noise"])
     assert not torch.equal(torch.stack(one["b_inds"]), torch.stack(two["b_inds"]))
-    assert torch.equal(one["end"], two["end"]) and one["metrics"] == two["metrics"]
+    assert torch.equal(one["start"], two["start"]) and torch.equal(one["end"], two["end"])
+    assert one["metrics"] == two["metrics"]
 
     module = load("ppo_atari_envpool")
     names = "obs actions logprobs values returns valid advantages".split()

@@ -33,21 +33,21 @@ from records import read
 # Okabe and Ito's colours, told apart by colour-blind readers too
 ORANGE, SKY, GREEN, BLUE, RED, GREY = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #666666".split()
 COLOURS = {EAGER: ORANGE, COMPILE: BLUE, BFLOAT16: GREEN}
-BARS = {COMPILE: (BLUE, -0.33), BFLOAT16: (SKY, -0.11)}  # colour, height in the row
+BARS = {COMPILE: (BLUE, -0.17), BFLOAT16: (SKY, 0.03)}  # colour, height in the row
 MARKS = {  # of the peers: shape, colour, filled, height in the row
-    LEANRL: ("^", RED, False, 0.1),
-    f"{LEANRL} --compile": ("^", RED, True, 0.1),
-    CLEANRL: ("o", ORANGE, True, 0.23),
-    SB3: ("D", GREY, True, 0.36),
+    LEANRL: ("^", RED, False, 0.19),
+    f"{LEANRL} --compile": ("^", RED, True, 0.19),
+    CLEANRL: ("o", ORANGE, True, 0.3),
+    SB3: ("D", GREY, True, 0.41),
 }
 LINES = dict(zip(MINUTES, (BLUE, SKY, RED, ORANGE, GREY), strict=True))
 matplotlib.rcParams.update({"font.size": 11, "axes.titlesize": 11, "axes.titlelocation": "left"})
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 
 
-def figure(height: float, note: str) -> Figure:
-    """Nine inches wide, with a line under it."""
-    fig = Figure(figsize=(9, height), dpi=160, layout="constrained")
+def figure(width: float, height: float, note: str) -> Figure:
+    """So many inches, with a note under it; half a page's width are six."""
+    fig = Figure(figsize=(width, height), dpi=160, layout="constrained")
     fig.supxlabel(note, fontsize=9, color=GREY)
     return fig
 
@@ -73,33 +73,35 @@ def plot_speed(records: list[dict]) -> Figure | None:
     if not shown:
         return None
     note = f"{machine(shown[0])}, {when(shown)}; medians of the ratios within each of "
-    note += f"{rounds(shown)} interleaved rounds; CleanRL, LeanRL by their own defaults"
-    fig = figure(1.5 + 1.1 * len(sessions), note)
+    note += f"{rounds(shown)}\ninterleaved rounds; CleanRL and LeanRL by their own defaults"
+    fig = figure(6, 1.6 + len(sessions), note)
     ax = fig.add_subplot(xlabel="steps per second, times the eager script's")
-    names, named = [], {}
+    named = {}
     for y, same in enumerate(sessions):
         found = columns(same, sps)
         gains = {name: ratio(runs, found[EAGER][0]) for name, (runs, _) in found.items()}
         gains = {name: gain for name, gain in gains.items() if gain}
         for name, (colour, at) in BARS.items():
             if name in gains:
-                named[name] = ax.barh(y + at, gains[name], 0.2, color=colour)
+                named[name] = ax.barh(y + at, gains[name], 0.18, color=colour)
                 label = f" {gains[name]:.1f} times {found[name][1]}"
                 ax.text(gains[name], y + at, label, va="center")
         for name, (shape, colour, filled, at) in MARKS.items():
             if name in gains:
-                look = {"color": colour, "mfc": colour if filled else "white", "ls": "", "ms": 8}
+                look = {"color": colour, "mfc": colour if filled else "white", "ls": "", "ms": 7}
                 named[name] = ax.plot(gains[name], y + at, shape, zorder=3, **look)[0]
         args = next(r["args"] for r in same if "args" in r)
         many = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
-        names.append(f"{same[0]['pair']}\n{args['env_id']}, {many}")
+        title = f" {same[0]['pair']}: {args['env_id']}, {many}"
+        box = {"color": "white", "pad": 1}  # eager's line stops at the words
+        ax.text(0.01, y - 0.37, title, va="center", fontsize=10, bbox=box)
         ax.axhline(y + 0.5, color="#DDDDDD", lw=1)
     ax.axvline(1, color="black", lw=1)
     ax.text(1, -0.54, "eager", ha="center")
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlim(0, 1.1 * ax.get_xlim()[1])  # room for the factors
-    ax.tick_params(axis="y", length=0)
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.set_ylim(len(sessions) - 0.5, -0.5)
+    ax.set_xlim(0, 1.2 * ax.get_xlim()[1])  # room for the factors
     order = [name for name in (*BARS, *MARKS) if name in named]
     return legend(fig, {name: named[name] for name in order}, 3)
 
@@ -110,18 +112,18 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     shown = [r for methods in found.values() for runs in methods.values() for r in runs]
     if not shown:
         return None
-    note = f"Mean and one standard deviation of {SEEDS} seeds; at the dot 1M steps are done. "
+    note = f"Mean and one standard deviation of {SEEDS} seeds; at the dot 1M steps are done.\n"
     note += f"Compiling counts. {machine(shown[0])} a run, {when(shown)}"
-    fig, named = figure(3.9, note), {}
+    fig, named = figure(6, 1.6 + 2 * len(found), note), {}
     for i, (env_id, methods) in enumerate(found.items(), 1):
-        ax = fig.add_subplot(1, len(found), i, title=env_id, xlabel="minutes")
+        ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")
         for name, runs in reversed(methods.items()):  # ours on top
             _, seconds, mean, std = seeds_as_one(runs)
             named[name] = band(ax, seconds / 60, mean, std, LINES[name])
             ax.plot(seconds[-1] / 60, mean[-1], "o", color=LINES[name])
         ax.set_xlim(left=0)
-    fig.axes[0].set_ylabel("return of an episode")
-    return legend(fig, {name: named[name] for name in MINUTES if name in named}, 5)
+    ax.set_xlabel("minutes since the start of the process")
+    return legend(fig, {name: named[name] for name in MINUTES if name in named}, 3)
 
 
 def plot_learning(records: list[dict], front: bool) -> Figure | None:
@@ -140,7 +142,7 @@ def plot_learning(records: list[dict], front: bool) -> Figure | None:
         counts = sorted({seeds[task] for task in chosen})
         note = f"Mean and one standard deviation over {' or '.join(map(str, counts))} seeds"
     rows = -(-len(chosen) // 3)
-    fig, named = figure(1.0 + 2.5 * rows, note), {}
+    fig, named = figure(9, 1.0 + 2.5 * rows, note), {}
     for i, task in enumerate(chosen, 1):
         ax = fig.add_subplot(rows, 3, i, xlabel="million steps")
         ax.set_title(f"{task[1]}\n{task[0]}", fontsize=9)

@@ -381,7 +381,9 @@ def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
         # where no episode ended, a line between its neighbours
         rows.append(np.interp(range(points), list(means), list(means.values())))
         seconds.append(np.interp(ends[1:], steps, at))
-    return np.array([ends[1:], np.mean(seconds, 0), np.mean(rows, 0), np.std(rows, 0, ddof=1)])
+    return np.array(
+        [ends[1:], np.mean(seconds, 0), np.mean(rows, 0), np.std(rows, 0, ddof=len(rows) > 1)]
+    )
 
 
 def permutation_p(a: list[float], b: list[float]) -> float:
@@ -474,18 +476,20 @@ def which(records: list[dict], edges) -> str:
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
     """{environment: {method: its first SEEDS seeds}} of finished runs of 1M steps, of the machine
-    that made the most of MINUTES; a method with fewer seeds is left out."""
+    that made the most of MINUTES within SITTING before its last run."""
     chosen = [r for r in records if r["total_timesteps"] == 1_000_000 and r["until"] is None]
     runs = [r for same in learned(chosen) for r in same if r["curve"]]
     found = []
     for same in groups(runs, *MACHINE).values():
+        ended = [datetime.fromisoformat(r["date"]) for r in same]
+        same = [r for r, end in zip(same, ended, strict=True) if max(ended) - end <= SITTING]
         cases = groups(same, "env_id", "pair", "variant")
         panels = {}
         for env_id in MINUTES_ENVS:
             methods = {name: cases.get((env_id, *key), []) for name, key in MINUTES.items()}
-            methods = {name: r[:SEEDS] for name, r in methods.items() if len(r) >= SEEDS}
+            methods = {name: r[:SEEDS] for name, r in methods.items() if r}
             panels |= {env_id: methods} if methods else {}
-        found.append((sum(map(len, panels.values())), max(r["date"] for r in same), panels))
+        found.append((sum(map(len, panels.values())), max(ended), panels))
     return max(found, key=lambda one: one[:2], default=(0, "", {}))[2]
 
 

@@ -112,7 +112,9 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     shown = [r for methods in found.values() for runs in methods.values() for r in runs]
     if not shown:
         return None
-    note = f"Mean and one standard deviation of {SEEDS} seeds; at the dot 1M steps are done.\n"
+    seeds = sorted({len(runs) for methods in found.values() for runs in methods.values()})
+    seeds = " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))
+    note = f"Mean and one standard deviation, seeds: {seeds}. At the dot 1M steps are done.\n"
     note += f"Compiling counts. {machine(shown[0])} a run, {when(shown)}"
     fig, named = figure(6, 1.6 + 2 * len(found), note), {}
     for i, (env_id, methods) in enumerate(found.items(), 1):

@@ -41,12 +41,18 @@ MINUTES_ENVS = ("HalfCheetah-v4", "Walker2d-v4")
 
 
 PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3"
-WHICH = {  # pair: environments, actions, simulator, what is shown of it: environment, steps, flags
-    "ppo": ("CartPole, small problems", "discrete", "Gymnasium", "CartPole-v1", 500_000, "compile"),
-    ONE: ("MuJoCo", "continuous", "Gymnasium", "HalfCheetah-v4", 1_000_000, "compile"),
-    MANY: ("MuJoCo, dm_control", "continuous", "EnvPool", "HalfCheetah-v4", 1_000_000, "compile"),
-    "ppo_atari_envpool": ("Atari", "discrete", "EnvPool", "Pong-v5", 1_800_000, PONG),
-    "ppo_atari_envpool_multigpu": ("Atari, several GPUs", "discrete", "EnvPool", "", 0, ""),
+WHICH = {  # pair: environments, actions, what is shown of it: environment, steps, flags
+    "ppo": ("small problems, Gymnasium", "discrete", "CartPole-v1", 500_000, "compile"),
+    ONE: ("MuJoCo, Gymnasium", "continuous", "HalfCheetah-v4", 1_000_000, "compile"),
+    MANY: (
+        "64 of MuJoCo or dm_control, EnvPool",
+        "continuous",
+        "HalfCheetah-v4",
+        1_000_000,
+        "compile",
+    ),
+    "ppo_atari_envpool": ("8 of Atari, EnvPool", "discrete", "Pong-v5", 1_800_000, PONG),
+    "ppo_atari_envpool_multigpu": ("the same, a process a GPU", "discrete", "", 0, ""),
 }
 
 
@@ -103,7 +109,8 @@ def sitting(records: list[dict]) -> list[list[dict]]:
 def learned(records: list[dict]) -> list[list[dict]]:
     """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
     last. A variant is named with the flags that it would need today; `cut` are runs that were
-    ended before they had taken all steps."""
+    ended before they had taken all steps. Left out is what is `superseded`: its script no longer
+    gives the same losses."""
     records = [
         {
             **r,
@@ -112,6 +119,7 @@ def learned(records: list[dict]) -> list[list[dict]]:
             "cut": r["until"] is not None,
         }
         for r in records
+        if not r.get("superseded")
     ]
     names = (*TASK, "until", "variant", "seed")
     runs = {r.get("run") or tuple(r[name] for name in names): r for r in records}
@@ -245,6 +253,8 @@ def speed(sessions: list[list[dict]]) -> str:
         lean = max((peer for peer in found if peer.startswith(LEANRL)), default=LEANRL)
         mode = f"`{lean.removeprefix(LEANRL).strip()}`".replace("``", EAGER)
         flags = {lean: mode, COMPILE: found.get(COMPILE, ([], ""))[1]}
+        if same[0]["pair"] == MANY:  # which they have no script for
+            flags |= {lean: f"{mode}, 1 environment", CLEANRL: "1 environment"}
         cells = [column for column in (EAGER, COMPILE, SB3, CLEANRL, lean)]
         cells = [f"{figure(found[x][0])} {flags.get(x, '')}" if x in found else "" for x in cells]
         rows.append([name, *map(str.strip, cells)])
@@ -255,31 +265,32 @@ def speed(sessions: list[list[dict]]) -> str:
             more.append(f"{BFLOAT16} brings {name} to {figure(runs)} steps/s{gain}.")
     shown = [r for same in sessions for r in same]
     how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds"
-    how += f", ratios within a round; {machine(shown[0])}, {when(shown)}"
+    how += f"; {machine(shown[0])}, {when(shown)}"
     alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
     spread = max((max(found) / min(found) - 1 for found in alone if found), default=0)
-    how += f", shared: the simulator alone differed by up to {spread:.0%}" if spread > 0.1 else ""
+    if spread > 0.1:
+        how += (
+            f". The machine was shared: runs of the bare simulator differed by up to {spread:.0%}"
+        )
     table = rows_of(["script", EAGER, COMPILE, SB3, CLEANRL, LEANRL], rows)
     return f"{table}\n\n*{' '.join([f'{how}.', *more])}*"
 
 
 def headline(sessions: list[list[dict]]) -> str:
     """What one sitting comes to: the fast scripts by --compile over their eager siblings, and over
-    CleanRL, each from the least pair to the most."""
-    cases = [columns(same, sps) for same in sessions]
-    cases = [found for found in cases if COMPILE in found]
+    CleanRL's script of the same name, each from the least pair to the most."""
+    cases = {same[0]["pair"]: columns(same, sps) for same in sessions}
 
-    def gains(base):
-        found = [ratio(x[COMPILE][0], x[base][0]) for x in cases if base in x]
-        ends = dict.fromkeys(f"{x:.2g}" for x in (min(found), max(found)))
-        return " to ".join(ends)
+    def gains(base, pairs):
+        found = [(x[COMPILE][0], x[base][0]) for x in pairs if {COMPILE, base} <= x.keys()]
+        ends = sorted(ratio(*one) for one in found)
+        return " to ".join(dict.fromkeys(f"{x:.2g}" for x in (*ends[:1], *ends[-1:])))
 
-    if not all(any(base in x for x in cases) for base in (EAGER, CLEANRL)):
-        return ""
-    text = (
-        f"With {COMPILE} a fast script makes **{gains(EAGER)} times** the steps per second of its "
-    )
-    return f"{text}eager sibling. Of CleanRL's it is {gains(CLEANRL)} times."
+    eager = gains(EAGER, cases.values())
+    cleanrl = gains(CLEANRL, [found for name, found in cases.items() if name != MANY])
+    text = f"With {COMPILE} a fast script makes **{eager} times** the steps per second of its"
+    text += f" eager sibling. Of CleanRL's script of that name it makes {cleanrl} times as many."
+    return text if eager and cleanrl else ""
 
 
 def gain(records: list[dict]) -> str:
@@ -454,24 +465,22 @@ def returns(records: list[dict]) -> str:
 def which(records: list[dict], edges) -> str:
     """The front page's choice of a script: what it is for, edges(pair), and what runs of its fast
     script came to and in how many minutes, on the machine of the newest of them."""
-    rows, used = [], []
+    rows = []
     of_ours = [r for same in learned(records) for r in same if ours(r) and not r["cut"]]
-    for name, (envs, actions, simulator, env_id, steps, mode) in WHICH.items():
-        keys = name, env_id, steps, f"{name}_torchcompile:{mode}"
-        runs = [r for r in of_ours if (r["pair"], r["env_id"], r["total_timesteps"]) == keys[:3]]
-        runs = [r for r in runs if r["variant"].startswith(keys[3])]
-        last = machine(max(runs, key=lambda r: r["date"])) if runs else ""
-        runs = [r for r in runs if machine(r) == last]
-        used += runs
-        took = f"{median(values(runs, 'seconds')) / 60:.2g} min: {over_seeds(runs)}" if runs else ""
-        link = f"[`{name}`](ppo/README.md#{name})"
-        rows.append(
-            [link, envs, actions, simulator, edges(name), f"{env_id} {took}" if took else ""]
-        )
-    header = ["script", "environments", "actions", "simulator", "lines from parent, to fast"]
-    table = rows_of([*header, "minutes and return"], rows)
-    where = " and ".join(sorted({machine(r) for r in used}))
-    return f"{table}\n\n*By {COMPILE}, Pong by the recipe below; {where}.*" if used else table
+    for name, (envs, actions, env_id, steps, mode) in WHICH.items():
+        keys = name, env_id, steps
+        runs = [r for r in of_ours if (r["pair"], r["env_id"], r["total_timesteps"]) == keys]
+        runs = [r for r in runs if r["variant"].startswith(f"{name}_torchcompile:{mode}")]
+        where, took = machine(max(runs, key=lambda r: r["date"])) if runs else "", ""
+        runs = [r for r in runs if machine(r) == where]
+        if runs:
+            took = (
+                f"{env_id}: {over_seeds(runs)}, {median(values(runs, 'seconds')) / 60:.2g} minutes"
+            )
+            took += f" on {where}"
+        rows.append([f"[`{name}`](ppo/README.md#{name})", envs, actions, *edges(name), took])
+    header = ["script", "environments, simulator", "actions", "lines changed from its parent"]
+    return rows_of([*header, "lines changed to make it fast", "return and time"], rows)
 
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:

@@ -31,6 +31,7 @@ TREE = {  # script: (parent or None, what it is); one without a file is not show
     "ppo_atari_envpool": (None, "Atari: a CNN, uint8 pixels, lives"),
     "ppo_atari_envpool_multigpu": ("ppo_atari_envpool", "one process a device, torchrun"),
 }
+NONE = "*No records of today's code; those of older code are in `results/`.*"
 
 
 def changes(one: Path, two: Path) -> list[list[str]]:
@@ -91,7 +92,7 @@ def tables(folder: Path) -> dict[str, str]:
     blocks, gain = measured.blocks, measured.gain
     return {
         "headline": sitting and measured.headline(sitting),
-        "which": measured.which(learning, lambda name: ", ".join(edges(name))),
+        "which": measured.which(learning, lambda name: [x.split()[0] for x in edges(name)]),
         "speed": sitting and measured.speed(sitting),
         "returns": learning and measured.returns(learning),
         "tree": tree(),
@@ -111,7 +112,7 @@ def filled(text: str, found: dict[str, str]) -> str:
         begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         if begin in text:
             head, _, rest = text.partition(begin)
-            text = f"{head}{begin}\n{inside or '*No records yet.*'}\n{end}{rest.partition(end)[2]}"
+            text = f"{head}{begin}\n{inside or NONE}\n{end}{rest.partition(end)[2]}"
     return text
 
 

@@ -117,7 +117,7 @@ def main() -> None:
         gamma=args.gamma,
         gae_lambda=args.gae_lambda,
         clip_range=args.clip_coef,
-        clip_range_vf=args.clip_coef,
+        clip_range_vf=args.clip_coef if args.clip_vloss else None,
         ent_coef=args.ent_coef,
         vf_coef=args.vf_coef,
         max_grad_norm=args.max_grad_norm,

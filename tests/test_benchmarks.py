@@ -196,13 +196,16 @@ def test_front_page_speeds():
     assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
     assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
     how, more = caption.split("-01-02. ")
-    assert how.endswith("3 interleaved rounds, ratios within a round; P, 2 cores, 2026")
+    assert how.endswith("3 interleaved rounds; P, 2 cores, 2026")
     assert more == f"`--compile --bfloat16` brings `{EAGER}` to 500 steps/s, 2.5 times eager.*"
     assert "makes **3 times** the steps per second" in measured.headline([found])
-    assert measured.headline([found]).endswith("Of CleanRL's it is 4.9 times.")
+    assert measured.headline([found]).endswith("script of that name it makes 4.9 times as many.")
+    many = [r | {"pair": measured.MANY} for r in found]  # CleanRL has no script of that name
+    assert "4.9" in measured.headline([found, many]) and not measured.headline([many])
+    assert "123 1 environment | 900 eager, 1 environment" in measured.speed([many])
     assert measured.headline([session(EAGER, [1.0])]) == ""
     alone = session("simulator", [100.0, 130.0])
-    assert "the simulator alone differed by up to 30%." in measured.speed([found + alone])
+    assert "the bare simulator differed by up to 30%." in measured.speed([found + alone])
     found += session("LeanRL --compile", [321.0] * 3)
     other = [r | {"pair": "ppo"} for r in found if "bfloat16" not in r["variant"]]
     text = measured.speed([found, [r for r in other if "compile" not in r["variant"]]])
@@ -217,10 +220,10 @@ def test_which_script():
     found = learning(script, 100, 200, 300, **more, seconds=90.0, date="2026-02-01")
     found += learning(script, 900, **more, seconds=900.0, date="2026-01-01", cores=1)
     found += learning(script, 900, **more | {"until": 4}) + learning("ppo", 900, **more)
-    rows = [cells(row) for row in measured.which(found, str.upper).splitlines()]
-    assert rows[2][0] == "[`ppo`](ppo/README.md#ppo)" and rows[2][4] == "PPO"
-    assert rows[2][-1] == "CartPole-v1 1.5 min: 200 ± 100 (3 seeds)"
-    assert [row[-1] for row in rows[3:7]] == [""] * 4
+    rows = [cells(row) for row in measured.which(found, lambda name: [name, "9"]).splitlines()]
+    assert rows[2][0] == "[`ppo`](ppo/README.md#ppo)" and rows[2][3:5] == ["ppo", "9"]
+    assert rows[2][-1] == "CartPole-v1: 200 ± 100 (3 seeds), 1.5 minutes on P, 2 cores"
+    assert [row[-1] for row in rows[3:]] == [""] * 4
     assert {name for name, _ in PAIRS} == set(measured.WHICH)
 
 
@@ -451,7 +454,7 @@ def test_pages_and_plots(tmp_path):
     text = "a\n<!-- throughput -->\nold\n<!-- /throughput -->\nb\n<!-- floors -->\n<!-- /floors -->"
     found = report.tables(tmp_path)
     text = report.filled(text, found)
-    assert text.startswith("a\n<!-- throughput -->\n`ppo_cont") and "old" not in text
+    assert text.startswith("a\n<!-- throughput -->\n`ppo_cont") and "\nold" not in text
     assert "| 2,000 |" in text and "\n<!-- /throughput -->\nb\n<!-- floors -->\n*No rec" in text
     assert "*no GPU, P, 2 cores; 2026-01-02; commit c; torch 1; medians of 3" in text
     assert report.filled(text, found) == text

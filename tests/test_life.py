@@ -165,6 +165,7 @@ def test_what_cannot_be_resumed_is_refused(name, tmp_path, capsys):
         assert ended.value.code == 2 and not os.path.exists("unused")
         program, _, message = capsys.readouterr().err.partition(": error: argument ")
         assert program == f"{name}.py", "no usage, which would be of --resume alone"
+        assert message.count("\n") == 1 and message.endswith("\n")
         return message
 
     assert "--total-timesteps: the run has done 48, give more" in refused(run_dir)
@@ -194,6 +195,8 @@ def test_what_cannot_be_resumed_is_refused(name, tmp_path, capsys):
         torch.save(content, bad / "checkpoint.pt")
         with pytest.raises((KeyError, RuntimeError)):  # which name what is missing or too large
             run_main(name, "--resume", bad, "--total-timesteps", 64, runs_dir="unused")
+    torch.save({**good, "args": {**good["args"], "num_envs": 0}}, bad / "checkpoint.pt")
+    assert "ValueError('--num-envs 0: give above 0')" in refused(bad)
     for key in ("args", "global_step", "episodic_returns")[some]:
         torch.save(without(good, key), bad / "checkpoint.pt")
         assert f"KeyError('{key}')" in refused(bad, "--total-timesteps", 64)

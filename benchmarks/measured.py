@@ -254,7 +254,7 @@ def speed(sessions: list[list[dict]]) -> str:
         mode = f"`{lean.removeprefix(LEANRL).strip()}`".replace("``", EAGER)
         flags = {lean: mode, COMPILE: found.get(COMPILE, ([], ""))[1]}
         if same[0]["pair"] == MANY:  # which they have no script for
-            flags |= {lean: f"{mode}, 1 environment", CLEANRL: "1 environment"}
+            flags |= {lean: f"{mode} (1 environment)", CLEANRL: "(1 environment)"}
         cells = [column for column in (EAGER, COMPILE, SB3, CLEANRL, lean)]
         cells = [f"{figure(found[x][0])} {flags.get(x, '')}" if x in found else "" for x in cells]
         rows.append([name, *map(str.strip, cells)])

@@ -202,7 +202,7 @@ def test_front_page_speeds():
     assert measured.headline([found]).endswith("script of that name it makes 4.9 times as many.")
     many = [r | {"pair": measured.MANY} for r in found]  # CleanRL has no script of that name
     assert "4.9" in measured.headline([found, many]) and not measured.headline([many])
-    assert "123 1 environment | 900 eager, 1 environment" in measured.speed([many])
+    assert "123 (1 environment) | 900 eager (1 environment)" in measured.speed([many])
     assert measured.headline([session(EAGER, [1.0])]) == ""
     alone = session("simulator", [100.0, 130.0])
     assert "the bare simulator differed by up to 30%." in measured.speed([found + alone])

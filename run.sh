@@ -13,7 +13,7 @@ PPO in PyTorch, in pairs: a script to be read and its fast sibling.
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores and films a trained agent
                             one with _multigpu in its name by torchrun, a process a GPU, or 2
   ./run.sh NAME --help      the flags of that script
-  ./run.sh test [ARGS]      lint, then pytest with ARGS; -m "not slow" for the quick tests
+  ./run.sh test [ARGS]      lint, then pytest with ARGS, a worker a core; -m "not slow": quick ones
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
   ./run.sh --help           this text
 
@@ -99,7 +99,7 @@ if [ "$task" = test ]; then
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
   "$venv/bin/codespell" ppo benchmarks tests requirements README.md CONTRIBUTING.md pyproject.toml run.sh
-  exec "$venv/bin/python" -m pytest "$@"
+  exec "$venv/bin/python" -m pytest -n auto --dist worksteal "$@" # a worker a core
 fi
 if [ "$task" = bench ]; then
   exec "$venv/bin/python" "$root/benchmarks/throughput.py" --quick "$@"

@@ -1,12 +1,18 @@
 """The benchmarks: no record is lost, what fails leaves the rest alone, tables come from records."""
 
+import importlib
+import io
 import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import ablation
 import imageio.v2 as imageio
@@ -498,36 +504,58 @@ def test_no_plot_cuts_its_words():
 
 
 def benchmark(name, *flags):
-    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", *map(str, flags)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    """A benchmark's main, in this process: its status and what it prints."""
+    argv, out, err = [f"{name}.py", *map(str, flags)], io.StringIO(), io.StringIO()
+    with mock.patch("sys.argv", argv), redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = importlib.import_module(name).main()
+        except SystemExit as ended:
+            status = ended.code
+    return SimpleNamespace(returncode=status, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.slow
-def test_throughput_goes_on_without_what_fails(tmp_path):
-    eager = "ppo_continuous_action_envpool"
-    python = sys.executable
-    flags = ["--variants", eager, f"{eager}:turbo", f"sb3:{eager}", "--rounds", "2"]
-    flags += ["--iterations", "4"]
-    flags += ["--peer", f"""counts={python} -c "print('SPS: 17')" """, "--peer-sps", r"SPS: (\d+)"]
-    flags += ["--peer", f"silent={python} -c 1", "--peer-sps", r"SPS: (\d+)"]
-    flags += ["--peer", f"broken={python} -c nope", "--peer-sps", r"SPS: (\d+)"]
-    done = benchmark("throughput", *flags, "--results", tmp_path)
-    assert done.returncode == 1
-    assert (
-        "no mode 'turbo'" in done.stderr
-        and "silent" in done.stderr
-        and "no figure for" in done.stderr
-    )
-    assert "NameError" in done.stderr and done.stderr.count("NameError") == 1
-    found = lines_of(tmp_path / "throughput.jsonl")
-    assert [(r["round"], r["variant"]) for r in found] == [
-        (i, name) for i in (1, 2) for name in ("simulator", eager, "sb3", "counts")
+def test_rounds_go_on_without_what_fails(tmp_path, capsys):
+    """All cases in turn, twice; what has failed is named, once, and run no more."""
+    codes = {"one": "print('sps 1')", "silent": "1", "broken": "nope", "two": "print('sps 2')"}
+    cases = [
+        throughput.Case(
+            name, EAGER, 8, [sys.executable, "-c", code], code, sps_regex=re.compile(r"sps (\d+)")
+        )
+        for name, code in codes.items()
     ]
-    assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 4096
+    session, failed = throughput.run_rounds(cases, 2, tmp_path / "x.jsonl", limit=60)
+    errors = capsys.readouterr().err
+    assert failed == 2 and errors.count("silent (--num-envs 8): no figure for") == 1
+    assert errors.count("broken (--num-envs 8): ") == errors.count("NameError") == 1
+    found = lines_of(tmp_path / "x.jsonl")
+    assert [(r["round"], r["variant"], r["sps"]) for r in found] == [
+        (i, name, sps) for i in (1, 2) for name, sps in (("one", 1), ("two", 2))
+    ]
+    assert {r["session"] for r in found} == {session}
+    assert [r["cold_cache"] for r in found] == [True, True, False, False]
+
+
+def test_throughput_of_no_script(tmp_path):
+    done = benchmark("throughput", "--variants", "nope", "--results", tmp_path)
+    assert done.returncode == 1 and "no script 'nope'" in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_throughput(tmp_path):
+    eager = "ppo_continuous_action_envpool"
+    peer = f"""counts={sys.executable} -c "print('SPS: 17')" """
+    flags = ["--variants", eager, f"{eager}:turbo", f"sb3:{eager}", "--num-envs", 8]
+    flags += ["--rounds", 1, "--iterations", 4, "--peer", peer, "--peer-sps", r"SPS: (\d+)"]
+    done = benchmark("throughput", *flags, "--results", tmp_path)
+    assert done.returncode == 1 and "no mode 'turbo'" in done.stderr
+    found = lines_of(tmp_path / "throughput.jsonl")
+    assert [r["variant"] for r in found] == ["simulator", eager, "sb3", "counts"]
+    assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 8 * 64
     assert 0 < found[1]["sps"] < found[0]["sps"] == found[1]["simulator_sps"]
     assert found[1]["code"] == records.code(eager) and "code" not in found[0]
     assert 0.5 < found[1]["startup_s"], "it imports PyTorch"
@@ -535,15 +563,8 @@ def test_throughput_goes_on_without_what_fails(tmp_path):
     weights, first = 2 * (17 * 64 + 64 * 64) + 64 * 6 + 64, 2 * 17 * 64
     assert found[0]["flops_acting"] == 2 * weights
     assert found[0]["flops_learning"] == 5 * (6 * weights - 2 * first)
-    assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 64")
+    assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 8")
     assert "| counts | 17 |" in done.stdout
-
-    done = benchmark("throughput", "--variants", "nope", "--results", tmp_path)
-    assert done.returncode == 1 and "no script 'nope'" in done.stderr
-    flags = ["--variants", eager, "--env-id", "Nope-v1", "--rounds", "1", "--results", tmp_path]
-    done = benchmark("throughput", *flags)
-    assert done.returncode == 1 and "EnvPool has no such environment" in done.stderr
-    assert lines_of(tmp_path / "throughput.jsonl") == found
 
 
 @pytest.mark.parametrize("part", ["1", "2", "3", "4", "5"])
@@ -590,21 +611,30 @@ def test_learning_runs_each_run_once(tmp_path):
     done = benchmark("learning", *flags[:2], *flags[3:])  # without Nope-v1
     assert "0 runs to do, 1 with a record" in done.stderr and "no script 'nope'" in done.stderr
     assert lines_of(tmp_path / "learning.jsonl") == [record]
-    done = benchmark("learning", "--summary", "--results", tmp_path)
+    script, flags = ROOT / "benchmarks" / "learning.py", ["--summary", "--results", tmp_path]
+    done = run_script(script, *flags, cwd=tmp_path, gpu=True)
     assert done.returncode == 0 and "| 8,192 | `ppo_continuous_action` |" in done.stdout
 
 
 @pytest.mark.slow
-def test_learning_in_stretches(tmp_path):
+def test_learning_in_stretches(tmp_path, monkeypatch):
     """Two commands, one run: the second goes on with it, and its record is the one that counts.
 
-    Neither goes on with a run that died before its first checkpoint.
+    Neither goes on with a run that died before its first checkpoint. By a clock on which a
+    stretch's minutes are over as soon as the run has got further.
     """
+    runs, before, reached = tmp_path / "runs", 0, importlib.import_module("learning").reached
+
+    def clock():
+        return time.time() + 3600 * any(reached(run) > before for run in runs.glob("*/*"))
+
+    monkeypatch.setattr("learning.time", SimpleNamespace(time=clock))
     flags = ["--env-ids", "Pendulum-v1", "--seeds", "1", "--total-timesteps", 10**6]
-    flags += ["--variants", EAGER, "--results", tmp_path, "--runs-dir", tmp_path / "runs"]
-    (tmp_path / "runs" / f"{EAGER}__Pendulum-v1__1__1000000" / "dead").mkdir(parents=True)
+    flags += ["--variants", EAGER, "--results", tmp_path, "--runs-dir", runs]
+    (runs / f"{EAGER}__Pendulum-v1__1__1000000" / "dead").mkdir(parents=True)
     for _ in range(2):
-        assert benchmark("learning", *flags, "--minutes", 0.3).returncode == 0
+        assert benchmark("learning", *flags, "--minutes", 30).returncode == 0
+        before = lines_of(tmp_path / "learning.jsonl")[-1]["until"]
     first, second = lines_of(tmp_path / "learning.jsonl")
     assert 0 < first["until"] == first["global_step"] < second["until"] == second["global_step"]
     assert first["run"] == second["run"]

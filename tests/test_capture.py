@@ -35,7 +35,7 @@ from torch._subclasses.fake_tensor import (
 from torch.distributions import Normal
 from torch.utils._pytree import tree_leaves
 
-T, N = 8, 4
+T, N = 8, 2
 GRAPHS = ["--compile", "--cudagraphs"]
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])

@@ -1,10 +1,14 @@
-"""ppo_loss: reset rows weigh nothing, and the clipping is the paper's."""
+"""ppo_loss: reset rows weigh nothing, and the clipping is the paper's.
+
+Of ppo.py: what is tested here has one text in all files (test_pair), but what gives gradients.
+"""
 
 import pytest
-from helpers import SCRIPTS, load, random_storage, spaces
+from helpers import IN_TURN, load, random_storage, spaces
 
 import torch
 
+module = load("ppo")
 FIELDS = ("logprobs", "values", "advantages", "returns", "valid")
 
 
@@ -17,11 +21,9 @@ def random_minibatch(rows, seed=0):
     return newlogprob, entropy.abs(), newvalue, mb
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("norm_adv", [True, False])
 @pytest.mark.parametrize("clip_vloss", [True, False])
-def test_masked_is_filtered(name, norm_adv, clip_vloss):
-    module = load(name)
+def test_masked_is_filtered(norm_adv, clip_vloss):
     args = module.Args(norm_adv=norm_adv, clip_vloss=clip_vloss)
     newlogprob, entropy, newvalue, mb = random_minibatch(64)
     keep = mb["valid"].bool()
@@ -33,10 +35,8 @@ def test_masked_is_filtered(name, norm_adv, clip_vloss):
     torch.testing.assert_close(losses, expected[1], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_normalisation_is_torch_std(name):
+def test_normalisation_is_torch_std():
     """Without a reset row, the masked normalisation is the mean and std that CleanRL uses."""
-    module = load(name)
     newlogprob, entropy, newvalue, mb = random_minibatch(64)
     mb["valid"] = torch.ones(64)
     normalised = dict(mb)
@@ -49,9 +49,7 @@ def test_normalisation_is_torch_std(name):
     torch.testing.assert_close(loss, expected)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_no_valid_row_is_harmless(name):
-    module = load(name)
+def test_no_valid_row_is_harmless():
     newlogprob, entropy, newvalue, mb = random_minibatch(8)
     mb["valid"] = torch.zeros(8)
     leaves = [x.requires_grad_() for x in (newlogprob, entropy, newvalue)]
@@ -61,7 +59,7 @@ def test_no_valid_row_is_harmless(name):
     assert all(torch.equal(x.grad, torch.zeros(8)) for x in leaves)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", IN_TURN)
 def test_poisoned_reset_rows_change_no_bit(name):
     """Observations, actions, rewards and values of reset rows, through advantages to gradients."""
     module = load(name)
@@ -104,10 +102,8 @@ CLIPPED_POLICY = [  # ratio, advantage, policy loss and d loss / d log-probabili
 ]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "slope"), CLIPPED_POLICY)
-def test_policy_clipping(name, ratio, advantage, loss, slope):
-    module = load(name)
+def test_policy_clipping(ratio, advantage, loss, slope):
     newlogprob = torch.tensor([ratio, ratio]).log().requires_grad_()
     zero = torch.zeros(2)
     mb = dict.fromkeys(FIELDS, zero) | {
@@ -133,10 +129,8 @@ CLIPPED_VALUE = [  # old value, new value, return, value loss with and without c
 ]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize(("old", "new", "target", "clipped", "plain"), CLIPPED_VALUE)
-def test_value_clipping(name, old, new, target, clipped, plain):
-    module = load(name)
+def test_value_clipping(old, new, target, clipped, plain):
     zero = torch.zeros(2)
     mb = dict.fromkeys(FIELDS, zero) | {
         "values": torch.full((2,), old),
@@ -150,9 +144,8 @@ def test_value_clipping(name, old, new, target, clipped, plain):
         assert total.item() == pytest.approx(0.5 * expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_explained_variance(name):
-    explained_variance = load(name).explained_variance
+def test_explained_variance():
+    explained_variance = module.explained_variance
     values, returns = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
     valid = torch.ones(40)
     valid[::3] = 0

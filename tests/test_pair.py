@@ -14,7 +14,7 @@ EAGER, WITH_NORMALISATION, WITH_RANKS, MORE = 460, 520, 535, 70
 FROM_PARENT = {"ppo_atari_envpool_multigpu": 110, "ppo_continuous_action_envpool": 90}
 # what a fast script may write differently; everything else has the same text in both
 DIFFERENT = {"compute_gae", "act"}
-# what one eager script writes differently from another, and the idea that asks for it
+# what one script writes differently from another of its kind, and the idea that asks for it
 IDEAS = {
     "Args": "flags and defaults are CleanRL's for that script",
     "make_envs": "who simulates",
@@ -80,11 +80,13 @@ def test_shared_text(eager, fast):
         assert inspect.getdoc(first) == inspect.getdoc(second)
 
 
-def test_one_name_one_text():
-    """In all eager files, but for what an idea changes; no name stands on that list in vain."""
+@pytest.mark.parametrize("column", [0, 1], ids=["eager", "fast"])
+def test_one_name_one_text(column):
+    """In all eager files and in all fast ones, but for what an idea changes; no name stands on that
+    list in vain."""
     texts = {}
-    for eager, _ in PAIRS:
-        for name, text in definitions(eager).items():
+    for pair in PAIRS:
+        for name, text in definitions(pair[column]).items():
             texts.setdefault(name, set()).add(text)
     assert {name for name, found in texts.items() if len(found) > 1} == IDEAS.keys()
 
@@ -96,6 +98,8 @@ def test_same_flags_and_defaults(eager, fast):
     assert set(one) < set(two)
     for name in set(one) - {"exp_name"}:
         assert (one[name].type, one[name].default) == (two[name].type, two[name].default), name
+    checks = [inspect.getsource(load(name).Args.__post_init__) for name in (eager, fast)]
+    assert checks[0] == checks[1]
     assert two["compile"].default is False and two["cudagraphs"].default is False
     assert all(two[name].type is bool for name in set(two) - set(one)), "each has an off-switch"
 

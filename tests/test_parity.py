@@ -135,17 +135,11 @@ def test_compiled(eager, fast, tmp_path):
 
 @pytest.mark.slow
 def test_on_breakout(tmp_path, monkeypatch):
-    """The real game, 2 iterations of the default size: without flags to the last bit, compiled to
-    1e-4 of a curve's scale."""
+    """The real game, 2 iterations of the default size: without flags to the last bit."""
     monkeypatch.undo()
-    name, curves = "ppo_atari_envpool", []
-    for i, (script, *flags) in enumerate(
-        [(name,), (f"{name}_torchcompile",), (f"{name}_torchcompile", "--compile")]
-    ):
-        flags += ["--total-timesteps", 2048, "--learning-rate", rate(name)]
-        curves.append(scalars(run_main(script, *flags, runs_dir=tmp_path / str(i)).run_dir))
-    eager, fast, compiled = curves
+    names = ("ppo_atari_envpool", "ppo_atari_envpool_torchcompile")
+    flags = ["--total-timesteps", 2048, "--update-epochs", 1, "--learning-rate", rate(names[0])]
+    eager, fast = (
+        scalars(run_main(name, *flags, runs_dir=tmp_path / name).run_dir) for name in names
+    )
     assert eager == fast and len(eager["charts/episodic_return"]) > 3
-    for tag in (tag for tag in eager if tag.startswith("losses/")):
-        found = differences(eager, compiled, tag)
-        assert len(found) == 2 and max(found) < 1e-4, (tag, found)

@@ -13,7 +13,6 @@ import pytest
 from helpers import (
     FAST,
     IN_TURN,
-    ONE_PROCESS,
     PPO,
     ROOT,
     SCRIPTS,
@@ -31,26 +30,24 @@ import torch
 
 SUMMARY = "script args device mode global_step sps phase_s mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
-SLOW = [(name, ["--compile", "--cudagraphs"]) for name in FAST]
-SLOW += [(name, []) for name in FAST if name in ONE_PROCESS]
 MODES = [(name, []) for name in SCRIPTS if name not in FAST]
-MODES += [pytest.param(*mode, marks=pytest.mark.slow) for mode in SLOW]
+MODES += [(name, ["--cudagraphs"]) for name in FAST]
+MODES += [pytest.param(x, ["--compile", "--cudagraphs"], marks=pytest.mark.slow) for x in FAST]
 
 
 @pytest.mark.parametrize(("name", "flags"), MODES)
-def test_alone_in_an_empty_folder(name, flags, tmp_path):
-    """Copied elsewhere, a script trains, in each mode, and leaves curves and a summary."""
-    script = shutil.copy(PPO / f"{name}.py", tmp_path / "mine.py")
-    done = run_script(script, *TINY, *flags, "--measure-burnin", 1, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    mode = "compile" if "--compile" in flags else "eager"
-    assert done.stdout.splitlines()[0].startswith(f"{mode} on cpu")
-    assert done.stderr.count("needs a CUDA device: running without") == flags.count("--cudagraphs")
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"\w+-v\d__mine__1__\d{6}-\d{6}-\d+", run_dir.name)
+def test_what_a_run_leaves(name, flags, tmp_path, capsys):
+    """In each mode: curves, a summary, a checkpoint from which the same network can be made."""
+    run = run_main(name, *TINY, *flags, "--measure-burnin", 1, runs_dir=tmp_path)
+    captured, mode = capsys.readouterr(), "compile" if "--compile" in flags else "eager"
+    assert captured.out.startswith(f"{mode} on cpu")
+    warning = "--cudagraphs needs a CUDA device: running without\n"
+    assert captured.err.count(warning) == flags.count("--cudagraphs")
+    (run_dir,) = tmp_path.iterdir()
+    assert re.fullmatch(rf"\w+-v\d__{name}__1__\d{{6}}-\d{{6}}-\d+", run_dir.name)
     summary = json.loads((run_dir / "summary.json").read_text())
     assert list(summary) == SUMMARY.split()
-    assert (summary["script"], summary["mode"], summary["global_step"]) == ("mine", mode, 48)
+    assert (summary["script"], summary["mode"], summary["global_step"]) == (name, mode, 48)
     assert list(summary["phase_s"]) == ["rollout", "advantages", "update", "log"]
     assert all(seconds > 0 for seconds in summary["phase_s"].values())
     assert summary["sps"] == pytest.approx(32 / sum(summary["phase_s"].values()))
@@ -62,6 +59,31 @@ def test_alone_in_an_empty_folder(name, flags, tmp_path):
     expected = [(16, lr), (32, lr * 2 / 3), (48, lr / 3)]
     np.testing.assert_allclose(curves["charts/learning_rate"], expected, rtol=1e-6)
     assert [step for step, _ in curves["charts/SPS"]] == [32, 48]
+
+    checkpoint = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    statistics = {"obs_rms", "return_rms"} if "continuous" in name else set()
+    assert checkpoint.keys() == set(CHECKPOINT.split()) | statistics
+    agent = load(name).Agent(spaces(name))
+    agent.load_state_dict(checkpoint["agent"])
+    for trained, loaded in zip(run.agent.parameters(), agent.parameters(), strict=True):
+        assert torch.equal(trained, loaded)
+    assert checkpoint["args"] == summary["args"] and checkpoint["global_step"] == 48
+    steps = {float(state["step"]) for state in checkpoint["adam"].values()}
+    assert steps == {3 * 2 * 2}, "iterations, epochs and minibatches"
+    if statistics:
+        mean, var, count = checkpoint["obs_rms"]
+        assert mean == run.obs_rms.mean.tolist() and var == run.obs_rms.var.tolist()
+        assert count == 2 * 25 + 1e-4, "an observation a step, and the first"
+
+
+def test_alone_in_an_empty_folder(tmp_path):
+    """Copied elsewhere, a script trains; that others import nothing from here, test_pair shows."""
+    script = shutil.copy(PPO / "ppo.py", tmp_path / "mine.py")
+    done = run_script(script, *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert run_dir.name.startswith("CartPole-v1__mine__1__")
+    assert json.loads((run_dir / "summary.json").read_text())["script"] == "mine"
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, "ppo_eval"])
@@ -98,7 +120,7 @@ def test_pep723_names_the_imports(name):
         assert version(wanted) == version(line) and extras(wanted) <= extras(line)
 
 
-BAD = [  # flags, what the message says
+BAD = [  # flags, what the message says, in parts
     ("--num-envs 0", "--num-envs 0: give above 0"),
     ("--num-envs -3", "--num-envs -3: give above 0"),
     ("--num-steps 0", "--num-steps 0: give above 0"),
@@ -134,8 +156,7 @@ BAD_ATARI = [
     ("--total-timesteps 1023", "--total-timesteps 1023: give num_envs * num_steps = 1024"),
 ]
 BAD_DISCRETE = [
-    ("--env-id CartPol-v1", "argument --env-id: CartPol-v1: "),
-    ("--env-id CartPol-v1", "CartPole"),
+    ("--env-id CartPol-v1", "argument --env-id: CartPol-v1: ", "CartPole"),
     ("--env-id CartPole-v99", "`v1`"),
     ("--env-id Pendulum-v1", "argument --env-id: Pendulum-v1: needs vectors and discrete actions"),
     ("--env-id ImageOnly-v0", "argument --env-id: ImageOnly-v0: needs vectors"),
@@ -146,8 +167,7 @@ BAD_DISCRETE = [
     ("--total-timesteps 511", "--total-timesteps 511: give num_envs * num_steps = 512"),
 ]
 BAD_CONTINUOUS = [
-    ("--env-id HalfCheeta-v4", "argument --env-id: HalfCheeta-v4: "),
-    ("--env-id HalfCheeta-v4", "HalfCheetah"),
+    ("--env-id HalfCheeta-v4", "argument --env-id: HalfCheeta-v4: ", "HalfCheetah"),
     ("--env-id HalfCheetah-v99", "`v4`"),
     ("--env-id CartPole-v1", "argument --env-id: CartPole-v1: needs vectors and bounded actions"),
     ("--env-id ImageOnly-v0", "argument --env-id: ImageOnly-v0: needs vectors"),
@@ -161,8 +181,11 @@ BAD_CONTINUOUS = [
     ("--total-timesteps 2047", "--total-timesteps 2047: give num_envs * num_steps = 2048"),
 ]
 BAD_MANY = [
-    ("--env-id HalfCheeta-v4", "HalfCheeta-v4: EnvPool has no such environment; the nearest are"),
-    ("--env-id HalfCheeta-v4", "HalfCheetah-v4, HalfCheetah-v5"),
+    (
+        "--env-id HalfCheeta-v4",
+        "HalfCheeta-v4: EnvPool has no such environment; the nearest are",
+        "HalfCheetah-v4, HalfCheetah-v5",
+    ),
     ("--env-id cheetah-run", "CheetahRun-v1"),
     ("--env-id CartPole-v1", "argument --env-id: CartPole-v1: needs vectors and bounded actions"),
     ("--env-id CarRacing-v3", "argument --env-id: CarRacing-v3: needs vectors and bounded actions"),
@@ -193,15 +216,16 @@ gym.register("Matrix-v0", lambda: OddSpaces((3,), (2, 2), 1.0))
 gym.register("Unbounded-v0", lambda: OddSpaces((3,), (2,), np.inf))
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", IN_TURN)
 def test_bad_input(name, tmp_path, capsys):
     """Status 2, one message that names the flag, no traceback, and no folder left behind."""
-    for flags, message in BAD + BAD_OF[task(name)]:
+    for flags, *messages in BAD + BAD_OF[task(name)]:
         with pytest.raises(SystemExit) as stop:
             run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
         assert stop.value.code == 2, flags
         err = said(capsys.readouterr().err)
-        assert message in err and "usage: " not in err, flags  # which would be of --resume alone
+        assert all(message in err for message in messages), flags
+        assert "usage: " not in err, "which would be of --resume alone"
         assert not (tmp_path / "runs").exists(), flags
 
 
@@ -215,15 +239,6 @@ def test_bad_input_as_a_process(tmp_path):
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert message in said(done.stderr)
         assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("name", FAST)
-def test_cudagraphs_without_a_device(name, tmp_path, capsys):
-    run = run_main(name, *TINY, "--cudagraphs", runs_dir=tmp_path)
-    assert (run.mode, run.global_step) == ("eager", 48)
-    captured = capsys.readouterr()
-    assert captured.out.startswith("eager on cpu")
-    assert "--cudagraphs needs a CUDA device: running without\n" in captured.err
 
 
 @pytest.mark.parametrize("name", IN_TURN)
@@ -263,27 +278,6 @@ def test_other_environments(name, tmp_path):
             assert all(map(np.isfinite, run.metrics[:7]))
             (run_dir,) = (tmp_path / str(i)).iterdir()
             assert run_dir.name.startswith(f"{flags[1]}__{name}__1__")
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_checkpoint(name, tmp_path):
-    """Tensors and plain values, from which the same network can be made again."""
-    run = run_main(name, *TINY, runs_dir=tmp_path)
-    (path,) = tmp_path.glob("*/checkpoint.pt")
-    checkpoint = torch.load(path, weights_only=True)
-    statistics = {"obs_rms", "return_rms"} if "continuous" in name else set()
-    assert checkpoint.keys() == set(CHECKPOINT.split()) | statistics
-    agent = load(name).Agent(spaces(name))
-    agent.load_state_dict(checkpoint["agent"])
-    for trained, loaded in zip(run.agent.parameters(), agent.parameters(), strict=True):
-        assert torch.equal(trained, loaded)
-    assert checkpoint["args"] == run.summary["args"] and checkpoint["global_step"] == 48
-    steps = {float(state["step"]) for state in checkpoint["adam"].values()}
-    assert steps == {3 * 2 * 2}, "iterations, epochs and minibatches"
-    if statistics:
-        mean, var, count = checkpoint["obs_rms"]
-        assert mean == run.obs_rms.mean.tolist() and var == run.obs_rms.var.tolist()
-        assert count == 2 * 25 + 1e-4, "an observation a step, and the first"
 
 
 @pytest.mark.slow

@@ -344,7 +344,7 @@ if __name__ == "__main__":
         modes.remove("cudagraphs")
     mode = "+".join(modes) or "eager"
     # fast: M_MMAP_THRESHOLD (old glibc: at most 32 MiB) and M_TRIM_THRESHOLD at their top, so that
-    # freed blocks are used again; else each large tensor gets new pages, zeroed by the kernel
+    # freed blocks are used again; else they go back to the kernel, which zeroes new ones
     if args.keep_memory and sys.platform == "linux":
         ctypes.CDLL(None).mallopt(-3, 2**31 - 1) or ctypes.CDLL(None).mallopt(-3, 2**25)
         ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
@@ -369,8 +369,8 @@ if __name__ == "__main__":
 
     envs = make_envs(args, global_step)
     agent = Agent(envs, device=device)
-    # fast: a second agent acts, on the same memory and apart from autograd: training attaches
-    # nothing to what its graph reads; on a CPU leaving it out costs nothing
+    # fast: a second agent acts: parameters of its own on the same memory, so that training attaches
+    # no gradient to what its graph reads; on a CPU leaving it out costs nothing
     agent_inference = Agent(envs, device="meta")  # draws no random numbers
     from_module(agent).data.to_module(agent_inference)
     # fast: half the bytes between layers and, where a processor has it, twice the rate; parameters,
@@ -422,8 +422,8 @@ if __name__ == "__main__":
     lives, episode_returns, episode_lengths = info["lives"], np.zeros(N), np.zeros(N)  # (N,) each
 
     # executables, with what stays the same from call to call bound
-    # fast: loss, backward and clipping as one graph, elementwise work fused; else each operation
-    # passes over memory
+    # fast: acting is one graph, and so are loss, backward and clipping, with fused passes; else
+    # each operation passes over memory on its own
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         act, compute_gradients = torch.compile(act), torch.compile(compute_gradients)
@@ -464,7 +464,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     # fast: C++ compilers inherit this mask; without it Ctrl+C, which a terminal sends them, ends
-    # a run that compiles with their error. The threads of bar and writer take the signal
+    # a run that compiles with their error. Other threads take it, once a compiler at work is done
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     first_measured = first_iteration + args.measure_burnin

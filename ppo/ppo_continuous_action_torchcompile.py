@@ -264,7 +264,7 @@ def act(agent, storage, noise, step):
     """
     mean, std, value = agent(storage["obs"][step])  # (N, A), (1, A), (N,)
     probs = Normal(mean, std, validate_args=False)
-    # fast: all rows at once (a slice) if NumPy has acted: its actions stand; else a call for each
+    # fast: an index samples that row; a slice is rows whose actions NumPy has sampled
     action = mean + std * noise[step] if isinstance(step, int) else storage["actions"][step]
     storage["actions"][step] = action
     storage["logprobs"][step] = probs.log_prob(action).sum(-1)
@@ -386,7 +386,7 @@ if __name__ == "__main__":
     act = partial(act, agent, storage, noise)
     gradients = partial(compute_gradients, agent, args, batch)
     update = partial(update, gradients, optimizer)
-    # fast: one launch replays an epoch, instead of thousands; the first two calls compile and
+    # fast: one launch replays an epoch, instead of a thousand; the first two calls compile and
     # allocate, the third captures; all are real updates
     if "cudagraphs" in modes:
         update = CudaGraphModule(update, warmup=3)
@@ -429,7 +429,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
     # fast: C++ compilers inherit this mask; without it Ctrl+C, which a terminal sends them, ends
-    # a run that compiles with their error. The threads of bar and writer take the signal
+    # a run that compiles with their error. Other threads take it, once a compiler at work is done
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     first_measured = first_iteration + args.measure_burnin

@@ -447,7 +447,8 @@ def returns(records: list[dict]) -> str:
     """The front page's returns, beside those that CleanRL has published: by default flags, after as
     many steps, SEEDS or more; of each pair and environment those of the machine with most runs."""
     best: dict[tuple, list[str]] = {}
-    for same in sorted(learned(plain(records)), key=len):
+    newest_last = sorted(learned(plain(records)), key=lambda same: max(r["date"] for r in same))
+    for same in sorted(newest_last, key=len):
         name, env_id = same[0]["pair"], same[0]["env_id"]
         mean, std, steps = PUBLISHED.get(env_id, (0, 0, 0))
         found = columns(same, len)

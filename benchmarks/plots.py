@@ -114,9 +114,13 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     shown = [r for methods in found.values() for runs in methods.values() for r in runs]
     if not shown:
         return None
-    seeds = sorted({len(runs) for methods in found.values() for runs in methods.values()})
-    seeds = " to ".join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))
-    note = f"Mean and one standard deviation, seeds: {seeds}. At the dot 1M steps are done.\n"
+    bands = {len(runs) for methods in found.values() for runs in methods.values()} - {1}
+    note = "At the dot 1M steps are done. A line without a band is one seed.\n"
+    if bands:
+        seeds = " or ".join(map(str, sorted(bands)))
+        note = (
+            f"Band: one standard deviation of {seeds} seeds; without one, 1 seed. Dot: 1M steps.\n"
+        )
     note += f"Compiling counts. {machine(shown[0])} a run, {when(shown)}"
     fig, named = figure(6, 1.6 + 2 * len(found), note), {}
     for i, (env_id, methods) in enumerate(found.items(), 1):

@@ -41,6 +41,7 @@ from functools import partial
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import ctypes
+import subprocess
 
 import envpool
 import numpy as np
@@ -426,6 +427,8 @@ if __name__ == "__main__":
     # each operation passes over memory on its own
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        # Ctrl+C at a terminal would end the compilers too, and by their error the run
+        subprocess.run = partial(subprocess.run, start_new_session=True)
         act, compute_gradients = torch.compile(act), torch.compile(compute_gradients)
     act = partial(act, agent_inference, storage, noise)
     gradients = partial(compute_gradients, agent, replace(args, norm_adv=False), batch)
@@ -463,9 +466,6 @@ if __name__ == "__main__":
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    # fast: C++ compilers inherit this mask; without it Ctrl+C, which a terminal sends them, ends
-    # a run that compiles with their error. Other threads take it, once a compiler at work is done
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     first_measured = first_iteration + args.measure_burnin
     phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in

@@ -32,6 +32,9 @@ import difflib
 import json
 import os
 import signal
+
+# fast: starts the C++ compilers
+import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -393,6 +396,8 @@ if __name__ == "__main__":
     # of operations is a call of its own
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        # Ctrl+C at a terminal would end the compilers too, and by their error the run
+        subprocess.run = partial(subprocess.run, start_new_session=True)
         compute_gradients = torch.compile(compute_gradients)
     act = partial(act, agent, storage, noise)
     gradients = partial(compute_gradients, agent, args, batch)
@@ -439,9 +444,6 @@ if __name__ == "__main__":
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    # fast: C++ compilers inherit this mask; without it Ctrl+C, which a terminal sends them, ends
-    # a run that compiles with their error. Other threads take it, once a compiler at work is done
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
     first_measured = first_iteration + args.measure_burnin
     # --stagger: the rollout at whose start an environment is reset, if any, so that later ones have

@@ -47,11 +47,11 @@ def load(name):
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
     """Runs a script's main in this process, its text edited on request; returns its variables.
 
-    On the CPU unless gpu; the signal handlers and the mask that main sets are taken back.
+    On the CPU unless gpu; the signal handlers and the subprocess.run that main sets are taken back.
     """
     path = PPO / f"{name}.py"
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    mask, grouped = signal.pthread_sigmask(signal.SIG_BLOCK, []), dist.is_initialized()
+    run, grouped = subprocess.run, dist.is_initialized()
     if grouped:
         dist.destroy_process_group()
     argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
@@ -67,8 +67,7 @@ def run_main(name, *flags, runs_dir, edit=None, gpu=False):
             dist.destroy_process_group()
         if grouped:
             alone()
-        sys.argv = argv
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        sys.argv, subprocess.run = argv, run
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
 

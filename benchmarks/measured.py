@@ -43,6 +43,7 @@ MINUTES_ENVS = ("HalfCheetah-v4", "Walker2d-v4")
 PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3"
 WHICH = {  # pair: environments, actions, what is shown of it: environment, steps, flags
     "ppo": ("small problems, Gymnasium", "discrete", "CartPole-v1", 500_000, "compile"),
+    "ppo_lstm": ("the same, velocities hidden", "discrete", "CartPole-v1", 300_000, "compile"),
     ONE: ("MuJoCo, Gymnasium", "continuous", "HalfCheetah-v4", 1_000_000, "compile"),
     MANY: (
         "64 of MuJoCo or dm_control, EnvPool",
@@ -53,6 +54,7 @@ WHICH = {  # pair: environments, actions, what is shown of it: environment, step
     ),
     "ppo_atari_envpool": ("8 of Atari, EnvPool", "discrete", "Pong-v5", 1_800_000, PONG),
     "ppo_atari_envpool_multigpu": ("the same, a process a GPU", "discrete", "", 0, ""),
+    "ppo_atari_envpool_lstm": ("8 of Atari, single frames", "discrete", "", 0, ""),
 }
 
 

@@ -20,6 +20,7 @@ from records import RESULTS, ROOT, read
 
 TREE = {  # script: (parent or None, what it is); one without a file is not shown
     "ppo": (None, "CartPole and other small problems: the file to read first"),
+    "ppo_lstm": ("ppo", "CartPole without velocities: an LSTM"),
     "ppo_continuous_action": (
         "ppo",
         "MuJoCo on Gymnasium: a Gaussian policy, running normalisation",
@@ -30,6 +31,7 @@ TREE = {  # script: (parent or None, what it is); one without a file is not show
     ),
     "ppo_atari_envpool": (None, "Atari: a CNN, uint8 pixels, lives"),
     "ppo_atari_envpool_multigpu": ("ppo_atari_envpool", "one process a device, torchrun"),
+    "ppo_atari_envpool_lstm": ("ppo_atari_envpool", "single frames: an LSTM"),
 }
 NONE = "*No records of today's code; those of older code are in `results/`.*"
 

@@ -1,18 +1,20 @@
-"""Stable-Baselines3's PPO on a script's environments with the script's hyper-parameters: a peer.
+"""Stable-Baselines3's PPO, or RecurrentPPO, on a script's environments by its flags: a peer.
 
     python benchmarks/sb3.py ppo_atari_envpool --total-timesteps 12288
 
 Prints `global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, and `SPS: x`
 after each iteration: the steps/s so far, from the fourth on after the same burn-in as the scripts
 have. Networks, batch sizes, epochs and clipping are the same; it has its own value loss and its own
-environment loop, and on EnvPool it trains on the rows that are no transition.
+environment loop, and on EnvPool it trains on the rows that are no transition. RecurrentPPO has one
+LSTM for actor and critic, as large as the script's, and no layer before it on vectors; with one
+minibatch its sequences are the script's.
 """
 
 import argparse
 import importlib
 import sys
 import time
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 from records import ROOT
@@ -27,11 +29,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
     try:
+        from sb3_contrib import RecurrentPPO
         from stable_baselines3 import PPO
         from stable_baselines3.common.callbacks import BaseCallback
         from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
     except ImportError:
-        sys.exit("needs stable-baselines3: pip install -r requirements/requirements-bench.txt")
+        sys.exit("needs sb3-contrib: pip install -r requirements/requirements-bench.txt")
     sys.path.insert(0, str(ROOT / "ppo"))
     script = importlib.import_module(given.script)  # with the script's number of threads
     asked = {name: value for name, value in vars(given).items() if name != "script"}
@@ -99,17 +102,23 @@ def main() -> None:
 
         _on_training_end = _on_rollout_start  # after the last iteration
 
-    policy = "CnnPolicy" if "atari" in given.script else "MlpPolicy"
+    policy = "Cnn" if "atari" in given.script else "Mlp"
     if hasattr(script, "envpool"):
         envs = EnvPool(script.make_envs(args))
     else:
-        make = partial(script.gym.make, args.env_id, disable_env_checker=True)
-        envs = VecMonitor(DummyVecEnv([make] * args.num_envs))
+        one = replace(args, num_envs=1, num_minibatches=1)
+        envs = VecMonitor(DummyVecEnv([lambda: script.make_envs(one).envs[0]] * args.num_envs))
     if hasattr(script, "RunningMeanStd"):
         envs = VecNormalize(envs, gamma=args.gamma)
-    model = PPO(
-        policy,
+    algorithm, network = PPO, None
+    if hasattr(script, "LSTM"):
+        algorithm, size = RecurrentPPO, 128 if policy == "Cnn" else 64
+        network = {"lstm_hidden_size": size, "shared_lstm": True, "enable_critic_lstm": False}
+        network["net_arch"] = []
+    model = algorithm(
+        f"{policy}{'Lstm' if network else ''}Policy",
         envs,
+        policy_kwargs=network,
         learning_rate=lambda remaining: remaining * args.learning_rate,
         n_steps=args.num_steps,
         batch_size=args.minibatch_size,
@@ -122,7 +131,7 @@ def main() -> None:
         vf_coef=args.vf_coef,
         max_grad_norm=args.max_grad_norm,
         seed=args.seed,
-        device="auto" if policy == "CnnPolicy" else "cpu",  # as SB3 advises for small networks
+        device="auto" if policy == "Cnn" else "cpu",  # as SB3 advises for small networks
     )
     printer = Printer()
     model.learn(args.total_timesteps, callback=printer)

@@ -201,12 +201,13 @@ class Atari(Discrete):
     """Plays an Atari game in EnvPool with the Nature CNN of ppo_atari_envpool."""
 
     fps = 15  # of 60 frames a second, the agent sees every fourth
+    stack_num = 4
 
     def reset(self, seeds, **options):
         """Environments, one a seed, and their first observations, (M, 4, 84, 84) uint8."""
         import envpool
 
-        options |= {"num_envs": len(seeds), "seed": seeds}
+        options |= {"num_envs": len(seeds), "seed": seeds, "stack_num": self.stack_num}
         envs = envpool.make(self.env_id, env_type="gym", episodic_life=True, **options)
         obs, info = envs.reset()
         self.lives, self.done = info["lives"], False
@@ -220,13 +221,18 @@ class Atari(Discrete):
         return obs, rewards, over
 
     def logits(self, obs):
-        """(M, 4, 84, 84) uint8 -> (M, A) float32."""
+        """(M, stack_num, 84, 84) uint8 -> (M, A) float32."""
         weights, hidden = self.weights, obs.float().div_(255.0)
         for layer, stride in ((0, 4), (2, 2), (4, 1)):
             weight, bias = weights[f"network.{layer}.weight"], weights[f"network.{layer}.bias"]
             hidden = F.relu(F.conv2d(hidden, weight, bias, stride))
         hidden = F.linear(hidden.flatten(1), weights["network.7.weight"], weights["network.7.bias"])
-        return F.linear(F.relu(hidden), weights["actor.weight"], weights["actor.bias"])
+        hidden = self.remember(F.relu(hidden))
+        return F.linear(hidden, weights["actor.weight"], weights["actor.bias"])
+
+    def remember(self, hidden):
+        """Without a memory what is seen is all there is."""
+        return hidden
 
     def film(self, seed):
         """The environment of a game, ready to be filmed."""
@@ -237,9 +243,57 @@ class Atari(Discrete):
         return envs.render()[0].repeat(2, axis=0).repeat(2, axis=1)
 
 
+class Memory:
+    """The LSTM of ppo_lstm and ppo_atari_envpool_lstm, zero at a game's start."""
+
+    done, lstm = False, "lstm"
+
+    def reset(self, seeds, **options):
+        """As the simulator's."""
+        size = self.weights[f"{self.lstm}.from_h.weight"].shape[1]
+        self.lstm_state = torch.zeros(2, len(seeds), size)
+        return super().reset(seeds, **options)
+
+    def remember(self, hidden):
+        """(M, D) -> (M, H), and the state on to the next step: zero after a life's last one."""
+        names = "from_x.weight", "from_h.weight", "from_x.bias", "from_h.bias"
+        weights = (self.weights[f"{self.lstm}.{name}"] for name in names)
+        self.lstm_state = torch.stack(torch.lstm_cell(hidden, tuple(self.lstm_state), *weights))
+        hidden = self.lstm_state[0]
+        self.lstm_state = self.lstm_state * ~torch.as_tensor(self.done).unsqueeze(-1)
+        return hidden
+
+
+class DiscreteLSTM(Memory, Discrete):
+    """Plays an environment of Gymnasium's with the networks of ppo_lstm, which see a part of it."""
+
+    lstm = "actor.lstm"
+
+    def __init__(self, checkpoint, deterministic):
+        super().__init__(checkpoint, deterministic)
+        self.hide = checkpoint["args"]["hide"]
+        if self.hide is None:
+            self.hide = (1, 3) if self.env_id == "CartPole-v1" else ()
+
+    def logits(self, obs):
+        """(M, D and the hidden) -> (M, A) float32."""
+        seen = obs[:, np.delete(np.arange(obs.shape[1]), self.hide)].float()
+        names = "actor.layer.weight", "actor.layer.bias", "actor.head.weight", "actor.head.bias"
+        w1, b1, w2, b2 = (self.weights[name] for name in names)
+        return F.linear(self.remember(F.linear(seen, w1, b1).tanh()), w2, b2)
+
+
+class AtariLSTM(Memory, Atari):
+    """Plays an Atari game in EnvPool with the networks of ppo_atari_envpool_lstm."""
+
+    stack_num = 1
+
+
 PLAYERS = {  # by a checkpoint's format
     "ppo 2": Discrete,
+    "ppo_lstm 1": DiscreteLSTM,
     "ppo_atari_envpool 2": Atari,
+    "ppo_atari_envpool_lstm 1": AtariLSTM,
     "ppo_continuous_action 2": Continuous,
     "ppo_continuous_action_envpool 2": ContinuousEnvPool,
 }

@@ -272,7 +272,7 @@ def compute_gradients(agent, args, batch, mb_inds):
 def update(gradients, optimizer, b_inds):
     """One epoch: a gradient step on each minibatch.
 
-    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, M) int64, the rows of
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, ...) int64, mb_inds for
     each minibatch. Returns their LOSSES, (B / M, 7) float32.
     """
     losses = []

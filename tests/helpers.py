@@ -146,6 +146,15 @@ def spaces(name):
     return {"atari": AtariSpaces, "continuous": HalfCheetahSpaces, "": CartPoleSpaces}[kind(name)]()
 
 
+def memory(name, steps, envs, device="cpu"):
+    """What act and compute_gradients take of an LSTM's state, zeros: two tuples, or empty ones."""
+    if "lstm" not in name:
+        return (), ()
+    shape = (2, envs, 128) if kind(name) == "atari" else (2, 2, envs, 64)
+    states = torch.zeros((steps + 2, *shape), device=device)
+    return (states,), (states[0],)
+
+
 def random_storage(name, steps, envs, seed=0):
     """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
 
@@ -156,7 +165,8 @@ def random_storage(name, steps, envs, seed=0):
     dones = (torch.rand(shape, generator=rng) < 0.2).float()
     terminations = dones * (torch.rand(shape, generator=rng) < 0.5)
     if kind(name) == "atari":
-        obs = torch.randint(0, 256, (*shape, 4, 84, 84), generator=rng, dtype=torch.uint8)
+        frames = 1 if "lstm" in name else 4
+        obs = torch.randint(0, 256, (*shape, frames, 84, 84), generator=rng, dtype=torch.uint8)
     else:
         obs = torch.randn((*shape, *spaces(name).single_observation_space.shape), generator=rng)
     if kind(name) == "continuous":
@@ -173,6 +183,8 @@ def random_storage(name, steps, envs, seed=0):
         "returns": torch.zeros(shape),
         "valid": 1 - dones,
     }
+    if "lstm" in name:
+        storage["dones"] = dones.clone()
     if "multigpu" in name:
         storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)
     return storage, torch.randn(shape, generator=rng), dones, terminations

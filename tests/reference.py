@@ -18,21 +18,50 @@ def linear(p, layer, x):
     return x @ p[f"{layer}.weight"].T + p[f"{layer}.bias"]
 
 
-def nature_cnn(p, obs):
-    """obs (M, 4, 84, 84) of 0 to 255 -> logits (M, A), values (M,)."""
+def convolutions(p, obs):
+    """obs (M, 4 or 1, 84, 84) of 0 to 255 -> (M, 512)."""
     x = obs / 255
     for layer, stride in ((0, 4), (2, 2), (4, 1)):
         x = conv2d(x, p[f"network.{layer}.weight"], p[f"network.{layer}.bias"], stride).relu()
-    x = linear(p, "network.7", x.flatten(1)).relu()
-    return linear(p, "actor", x), linear(p, "critic", x)[:, 0]
+    return linear(p, "network.7", x.flatten(1)).relu()
 
 
-def two_perceptrons(p, obs):
+def nature_cnn(p, obs, memory):
+    """obs (M, 4, 84, 84) of 0 to 255 -> logits (M, A), values (M,), and the memory as it was."""
+    x = convolutions(p, obs)
+    return linear(p, "actor", x), linear(p, "critic", x)[:, 0], memory
+
+
+def one_step(p, lstm, x, h, c):
+    """x (M, D), h and c (M, H) -> h and c a step later, by nn.LSTM's equations."""
+    parts = (linear(p, f"{lstm}.from_x", x) + linear(p, f"{lstm}.from_h", h)).split(h.shape[1], 1)
+    let_in, kept, shown = (1 / (1 + (-parts[k]).exp()) for k in (0, 1, 3))
+    c = kept * c + let_in * parts[2].tanh()
+    return shown * c.tanh(), c
+
+
+def cnn_with_memory(p, obs, memory):
+    """obs (M, 1, 84, 84) of 0 to 255, memory (M, H, 2) -> logits (M, A), values (M,), memory."""
+    h, c = one_step(p, "lstm", convolutions(p, obs), *memory.unbind(2))
+    return linear(p, "actor", h), linear(p, "critic", h)[:, 0], torch.stack([h, c], 2)
+
+
+def two_memories(p, obs, memory):
+    """obs (M, D), memory (M, H, 4), actor's and critic's -> logits (M, A), values (M,), memory."""
+    found, after = [], []
+    for net, of_net in zip(("actor", "critic"), memory.split(2, 2), strict=True):
+        x = linear(p, f"{net}.layer", obs).tanh()
+        after += one_step(p, f"{net}.lstm", x, *of_net.unbind(2))
+        found.append(linear(p, f"{net}.head", after[-2]))
+    return found[0], found[1][:, 0], torch.stack(after, 2)
+
+
+def two_perceptrons(p, obs, memory):
     """obs (M, D) -> logits or means (M, A), values (M,), of networks named actor(_...), critic."""
     nets = sorted({key.split(".")[0] for key in p if "." in key})
     hidden = [linear(p, f"{net}.2", linear(p, f"{net}.0", obs).tanh()).tanh() for net in nets]
     head, value = [linear(p, f"{net}.4", x) for net, x in zip(nets, hidden, strict=True)]
-    return head, value[:, 0]
+    return head, value[:, 0], memory
 
 
 def categorical(p, logits, noise=None, actions=None):
@@ -55,6 +84,7 @@ class Atari:
 
     def __init__(self, h, seeds):
         options = {"num_envs": h.num_envs, "seed": (seeds >> 1).tolist(), "episodic_life": True}
+        options |= {"stack_num": 1} if h.memory else {}
         self.envs = envpool.make(h.env_id, env_type="gym", **options)
         self.obs, info = self.envs.reset()
         self.lives, self.done = info["lives"], np.zeros(h.num_envs, bool)
@@ -76,11 +106,16 @@ class Gymnasium:
     def __init__(self, h, seeds):
         self.h, self.seen, self.sums, self.paid = h, [], [], [[] for _ in seeds]
         self.envs, obs = self.begin(h.env_id, seeds)
+        obs = self.seen_of(obs)
         self.obs, self.done = self.norm(obs, self.seen, obs, 1), np.zeros(h.num_envs, bool)
 
     def begin(self, env_id, seeds):
         envs = [gym.make(env_id, disable_env_checker=True) for _ in seeds]
         return envs, np.stack([env.reset(seed=int(seeds[i]))[0] for i, env in enumerate(envs)])
+
+    def seen_of(self, obs):
+        hidden = getattr(self.h, "hide", ())
+        return obs[:, [d for d in range(obs.shape[1]) if d not in hidden]]
 
     def norm(self, x, rows, new_rows, centre):
         rows.extend(new_rows)
@@ -96,6 +131,7 @@ class Gymnasium:
                 action = action.clip(env.action_space.low, env.action_space.high)
             rows.append((env.reset()[0], 0.0, False, False) if done else env.step(action)[:4])
         obs, raw, terminal, cut = map(np.array, zip(*rows, strict=True))
+        obs = self.seen_of(obs)
         started, self.done = np.flatnonzero(~self.done), terminal | cut
         for i in started:  # as in Gymnasium, a terminal reward opens the next sum
             self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
@@ -179,24 +215,45 @@ def follow(h, network, policy, games, initial, trace):
     theta = torch.cat([x.double().flatten() for x in initial.values()])
     adam_m, adam_v, steps = *torch.zeros(2, len(theta), dtype=float), 0
 
-    def evaluate(obs, **given):
+    def evaluate(obs, memory, **given):
         parts = iter(theta.split([x.numel() for x in initial.values()]))
         p = {key: next(parts).view(x.shape) for key, x in initial.items()}
-        head, value = network(p, torch.as_tensor(obs).double())
-        return *policy(p, head, **given), value
+        head, value, memory = network(p, torch.as_tensor(obs).double(), memory)
+        return *policy(p, head, **given), value, memory
+
+    def on_rows(found, indices, memory):
+        """The transitions among rows, and what the policy as it is says of them."""
+        flat = {key: torch.from_numpy(x[:T]).flatten(0, 1) for key, x in found.items()}
+        batch = {key: x[indices[~flat["dones"][indices]]] for key, x in flat.items()}
+        return batch, evaluate(batch["obs"], memory, actions=batch["actions"])[1:4]
+
+    def on_games(found, indices, memory):
+        """The transitions of whole environments, and what the policy says of them step by step."""
+        games = {key: torch.from_numpy(x[:T])[:, indices] for key, x in found.items()}
+        memory, said = memory[indices], []
+        for obs, actions, done in zip(games["obs"], games["actions"], games["dones"], strict=True):
+            *now, memory = evaluate(obs, memory, actions=actions)
+            memory = torch.where(done[:, None, None], 0.0, memory)
+            said.append(now[1:])
+        valid = ~games["dones"]
+        now = [torch.stack(x)[valid] for x in zip(*said, strict=True)]
+        return {key: x[valid] for key, x in games.items()}, now
 
     state = {"obs": games.obs, "dones": np.zeros(N, bool), "terminations": np.zeros(N, bool)}
-    unfinished = [[] for _ in range(N)]
+    unfinished, memory = [[] for _ in range(N)], torch.zeros(N, *h.memory, dtype=float)
     for iteration, given in enumerate(trace):
         rows, episodes = [], []
         state, cut_short = games.anew(iteration, state)
         for n in cut_short:
             unfinished[n].clear()
+        before_rollout = memory
         for t in range(T + 1):
-            action, logprob, _, value = evaluate(state["obs"], noise=given["noise"][t].double())
+            noise = given["noise"][t].double()
+            action, logprob, _, value, after = evaluate(state["obs"], memory, noise=noise)
             rows.append(state | {"actions": action, "logprobs": logprob, "values": value})
             if t == T:
                 break
+            memory = torch.where(torch.as_tensor(state["dones"])[:, None, None], 0.0, after)
             state, rows[t]["rewards"], raw, ends = games.step(action.numpy())
             for n, paid in enumerate(unfinished):
                 paid += [] if rows[t]["dones"][n] else [float(raw[n])]
@@ -206,13 +263,11 @@ def follow(h, network, policy, games, initial, trace):
         found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}
         found["advantages"] = advantages(h, **found)
         found["returns"] = found["advantages"] + found["values"][:T]
-        flat = {key: torch.from_numpy(x[:T]).flatten(0, 1) for key, x in found.items()}
         logged, rate = [], h.learning_rate * (1 - iteration / iterations * h.anneal_lr)
         for b_inds in given["b_inds"]:
             for indices in b_inds:
-                batch = {key: x[indices[~flat["dones"][indices]]] for key, x in flat.items()}
                 theta.requires_grad_()
-                _, *now = evaluate(batch["obs"], actions=batch["actions"])
+                batch, now = (on_games if h.memory else on_rows)(found, indices, before_rollout)
                 loss, losses = objective(h, *now, batch)
                 (gradient,) = torch.autograd.grad(loss, theta)
                 logged.append([*losses, float(gradient.square().sum().sqrt())])

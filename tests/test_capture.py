@@ -19,6 +19,7 @@ from helpers import (
     insert,
     kind,
     load,
+    memory,
     random_storage,
     run_main,
     spaces,
@@ -35,7 +36,7 @@ from torch._subclasses.fake_tensor import (
 from torch.distributions import Normal
 from torch.utils._pytree import tree_leaves
 
-T, N = 8, 2
+T, N = 8, 4
 GRAPHS = ["--compile", "--cudagraphs"]
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])
@@ -59,9 +60,10 @@ def executables(name, module, storage, noise, device, graphed=False, bfloat16=Fa
         agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable
     )
     args = module.Args(num_envs=N, num_steps=T, num_minibatches=2)
-    batch = storage[:T].flatten().to_dict()
-    gradients = partial(module.compute_gradients, agent, args, batch)
-    act = partial(module.act, actor, storage, noise)
+    states, initial_state = memory(name, T, N, device)
+    batch = batch_of(name, storage).to_dict()
+    gradients = partial(module.compute_gradients, agent, args, batch, *initial_state)
+    act = partial(module.act, actor, storage, *states, noise)
     update = partial(module.update, gradients, optimizer)
     if graphed:
         update = CudaGraphModule(update, warmup=3)
@@ -82,6 +84,11 @@ def compiled():
 
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         yield compile_
+
+
+def batch_of(name, storage):
+    """What a minibatch is taken from: rows, with an LSTM whole environments."""
+    return storage[:T] if "lstm" in name else storage[:T].flatten()
 
 
 def row(name, step, device):
@@ -115,8 +122,9 @@ def fill(name, storage, seed):
         storage[key].copy_(rows)
 
 
-def random_b_inds(rng, device):
-    return torch.randperm(T * N, generator=rng).view(2, -1).to(device)
+def random_b_inds(name, rng, device):
+    size = N if "lstm" in name else T * N
+    return torch.randperm(size, generator=rng).view(2, -1).to(device)
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -128,7 +136,8 @@ def test_no_host_read_and_no_dynamic_shape(name, monkeypatch):
         agent, _, act, update = executables(name, load(name), storage, noise, "cpu")
         assert act(row(name, 0, "cpu")).shape[0] == N
         for _ in range(2):
-            assert update(torch.zeros((2, T * N // 2), dtype=torch.int64)).shape == (2, 7)
+            b_inds = torch.zeros_like(random_b_inds(name, None, "cpu"))
+            assert update(b_inds).shape == (2, 7)
         assert all(p.grad.shape == p.shape for p in agent.parameters())
 
 
@@ -139,9 +148,11 @@ def test_no_copy_to_the_host(name, monkeypatch):
     storage, noise = empty_storage(name, "meta"), random_noise(name, N, "meta")
     module = load(name)
     agent = module.Agent(spaces(name), device="meta")
-    assert module.act(agent, storage, noise, row(name, 0, "meta")).device.type == "meta"
-    batch, mb_inds = storage[:T].flatten(), torch.zeros(3, dtype=torch.int64, device="meta")
-    losses = module.compute_gradients(agent, module.Args(), batch, mb_inds)
+    states, initial_state = memory(name, T, N, "meta")
+    step = row(name, 0, "meta")
+    assert module.act(agent, storage, *states, noise, step).device.type == "meta"
+    batch, mb_inds = batch_of(name, storage), torch.zeros(3, dtype=torch.int64, device="meta")
+    losses = module.compute_gradients(agent, module.Args(), batch, *initial_state, mb_inds)
     assert losses.device.type == "meta" and losses.shape == (7,)
 
 
@@ -188,7 +199,7 @@ def test_replay_equals_eager(name, compiles, device, compiled, monkeypatch):
         for epoch in range(6):
             fill(name, storage, seed=epoch)
             optimizer.param_groups[0]["lr"].fill_(1e-3 / (1 + epoch))
-            losses = update(random_b_inds(rng, device))  # (2, 7)
+            losses = update(random_b_inds(name, rng, device))  # (2, 7)
             results[-1] += [losses, torch.cat([p.detach().flatten() for p in agent.parameters()])]
             assert (losses[:, :5] != 0).all() and losses.isfinite().all()
         assert {float(state["step"]) for state in optimizer.state.values()} == {12.0}
@@ -237,11 +248,11 @@ def test_no_recompile_when_captured(name, device, compiled):
                 fill(name, storage, seed=call)
                 optimizer.param_groups[0]["lr"].fill_(1e-3 / (1 + call))
                 act(row(name, call, device))
-                update(random_b_inds(rng, device))
+                update(random_b_inds(name, rng, device))
         if not graphed:  # a check that can fail
             with torch.compiler.set_stance("fail_on_recompile"):
                 with pytest.raises(RuntimeError, match="fail_on_recompile"):
-                    update(random_b_inds(rng, device)[:, 1:])
+                    update(random_b_inds(name, rng, device)[:, 1:])
 
 
 def gradient_steps(run):
@@ -341,7 +352,7 @@ def test_act_and_update_never_wait(name, mode, device, compiled):
     fill(name, storage, seed=0)
     graphed = mode == "cudagraphs"
     _, _, act, update = executables(name, module, storage, noise, device, graphed)
-    steps, b_inds = [row(name, step, device) for step in range(T)], random_b_inds(rng, device)
+    steps, b_inds = [row(name, step, device) for step in range(T)], random_b_inds(name, rng, device)
     for _ in range(3):
         act(steps[0])
         update(b_inds)

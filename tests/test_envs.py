@@ -18,12 +18,12 @@ class ScriptedAtari(AtariSpaces):
     pixel is the number of steps so far.
     """
 
-    def __init__(self, script):
-        self.script, self.t = script, 0
+    def __init__(self, script, stack_num=4):
+        self.script, self.t, self.stack_num = script, 0, stack_num
         self.reset_row = np.zeros(len(script), dtype=bool)
 
     def obs(self):
-        return np.full((len(self.script), 4, 84, 84), self.t, dtype=np.uint8)
+        return np.full((len(self.script), self.stack_num, 84, 84), self.t, dtype=np.uint8)
 
     def reset(self):
         return self.obs(), {"lives": np.full(len(self.script), LIVES)}
@@ -44,7 +44,11 @@ class ScriptedAtari(AtariSpaces):
 
 def play(name, script, monkeypatch, runs_dir, *flags):
     """main on scripted games, with one small update for each rollout of 4 steps or so."""
-    monkeypatch.setattr(envpool, "make", lambda *args, **kwargs: ScriptedAtari(script))
+
+    def make(*args, stack_num=4, **kwargs):
+        return ScriptedAtari(script, stack_num)
+
+    monkeypatch.setattr(envpool, "make", make)
     flags = ["--num-envs", len(script), "--num-minibatches", 2, "--update-epochs", 1, *flags]
     return run_main(name, *flags, runs_dir=runs_dir)
 
@@ -171,7 +175,7 @@ def test_statistics_on_breakout(name, monkeypatch, tmp_path):
             return outcome
 
     monkeypatch.setattr(envpool, "make", Random)
-    flags = "--num-envs 2 --num-steps 240 --num-minibatches 4 --update-epochs 1".split()
+    flags = "--num-envs 2 --num-steps 240 --num-minibatches 2 --update-epochs 1".split()
     run_main(name, *flags, "--total-timesteps", 480, runs_dir=tmp_path)
     curves = scalars(*tmp_path.iterdir())
     returns, lengths = curves["charts/episodic_return"], curves["charts/episodic_length"]

@@ -12,7 +12,18 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from helpers import PAIRS, PPO, TINY, load, random_storage, run_main, run_script, said, spaces
+from helpers import (
+    PAIRS,
+    PPO,
+    TINY,
+    load,
+    memory,
+    random_storage,
+    run_main,
+    run_script,
+    said,
+    spaces,
+)
 
 import torch
 
@@ -22,6 +33,8 @@ SHORT = {  # of each format: games that are short under an agent that has learne
     "ppo_continuous_action": "Hopper-v4",
     "ppo": "CartPole-v1",
     "ppo_continuous_action_envpool": "Hopper-v4",
+    "ppo_lstm": "CartPole-v1",
+    "ppo_atari_envpool_lstm": "Breakout-v5",
 }
 
 
@@ -49,14 +62,28 @@ def test_the_network_is_the_agents(pair):
     rng = torch.Generator().manual_seed(1)
     for weights in agent.parameters():  # none is 0, as biases are at first
         weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
-    checkpoint = {"args": {"env_id": ""}, "agent": agent.state_dict(), "obs_rms": [0.0, 1.0, 1.0]}
+    args, weights = {"env_id": "", "hide": None}, agent.state_dict()
+    checkpoint = {"args": args, "agent": weights, "obs_rms": [0.0, 1.0, 1.0]}
     players = load("ppo_eval").PLAYERS
     assert eager.FORMAT == fast.FORMAT in players.keys() == {load(e).FORMAT for e in SHORT}
     player = players[eager.FORMAT](checkpoint, deterministic=False)
-    obs = random_storage(pair[0], 3, 2)[0]["obs"][0]  # (N, ...)
+    storage = random_storage(pair[0], 5, 2)[0]
+    obs = storage["obs"][0]  # (N, ...)
     with torch.no_grad():
-        expected = agent(obs)[:-1]  # without the value
-    found = player.gaussian(obs) if "continuous" in pair[0] else (player.logits(obs),)
+        if "lstm" in pair[0]:  # with its memory, which ends hold apart
+            storage["dones"][2] = torch.tensor([1, 0])
+            rows, (state,) = storage["obs"].flatten(0, 1), memory(pair[0], 5, 2)[1]
+            expected = [agent(rows, storage["dones"].flatten(), state)[0].unflatten(0, (6, 2))]
+        else:
+            expected = agent(obs)[:-1]  # without the value
+    if "lstm" in pair[0]:
+        player.lstm_state, found = state[0] if state.dim() == 4 else state, []
+        for obs, done in zip(storage["obs"], storage["dones"].bool(), strict=True):
+            player.done = done.numpy()
+            found.append(player.logits(obs))
+        found = [torch.stack(found)]
+    else:
+        found = player.gaussian(obs) if "continuous" in pair[0] else (player.logits(obs),)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 

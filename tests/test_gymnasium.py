@@ -1,5 +1,7 @@
 """Time limits, masks, statistics, seeds and normalisation of the scripts on Gymnasium."""
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -100,9 +102,9 @@ GAMMA, VALUE = 0.75, 4.0  # 1 / (1 - GAMMA): the value of a reward of 1 for ever
 
 def known_value(text):
     """The script with the critic's answer set to VALUE and rewards left as they are."""
-    critic = "self.critic(obs).squeeze(-1)"
-    assert text.count(critic) == 1
-    text = text.replace(critic, f"{critic} * 0 + {VALUE}")
+    value = r"(self\.critic\(obs\)\.squeeze\(-1\)|value\.squeeze\(-1\))"
+    text, count = re.subn(value, rf"\1 * 0 + {VALUE}", text)
+    assert count == 1
     return text.replace("return_rms.scale(reward)", "reward")
 
 
@@ -153,7 +155,7 @@ def test_statistics_and_carry(name, tmp_path):
 @each
 def test_mean_return_is_of_the_last_100_games(name, tmp_path):
     """Of the last N where there are more environments: 100 would hold just the short games."""
-    flags = ["--env-id", "Game-v0", "--num-minibatches", 2, "--update-epochs", 1]
+    flags = ["--env-id", "Game-v0", "--num-minibatches", 1, "--update-epochs", 1]
     sizes = ["--num-envs", 1, "--num-steps", 220, "--total-timesteps", 220]
     run = run_main(name, *flags, *sizes, runs_dir=tmp_path)
     assert run.episodic_returns == [*range(1, 111)]
@@ -172,8 +174,9 @@ def test_dictionary_observations_are_flattened(name, tmp_path):
 
 def no_compiling(text):
     """A fast script that acts in NumPy, as with --compile."""
-    assert text.count("torch.compile(compute_gradients)") == 1
-    return text.replace("torch.compile(compute_gradients)", "compute_gradients")
+    text, count = re.subn(r"torch\.compile\((compute_gradients|ppo_loss)\)", r"\1", text)
+    assert count == 1
+    return text
 
 
 @each
@@ -191,7 +194,11 @@ def test_rows_are_of_the_policy_that_acted(name, tmp_path):
         agent = load(name).Agent(run.envs)
         agent.load_state_dict(run.policy)
         with torch.no_grad():
-            *head, values = agent(run.storage["obs"])
+            if "lstm" in name:
+                logits, values, _ = agent(run.obs, run.storage["dones"], run.lstm_states[0])
+                head = [logits]
+            else:
+                *head, values = agent(run.storage["obs"])
         close = dict(rtol=1e-5, atol=1e-5)
         actions = run.storage["actions"]
         if Counter.discrete:

@@ -4,7 +4,7 @@ Of ppo.py: what is tested here has one text in all files (test_pair), but what g
 """
 
 import pytest
-from helpers import IN_TURN, load, random_storage, spaces
+from helpers import IN_TURN, load, memory, random_storage, spaces
 
 import torch
 
@@ -61,7 +61,8 @@ def test_no_valid_row_is_harmless():
 
 @pytest.mark.parametrize("name", IN_TURN)
 def test_poisoned_reset_rows_change_no_bit(name):
-    """Observations, actions, rewards and values of reset rows, through advantages to gradients."""
+    """Observations, actions, rewards and values of reset rows, through advantages to gradients; an
+    LSTM, which starts anew after them, reads their observations."""
     module = load(name)
     args = module.Args()
 
@@ -73,7 +74,7 @@ def test_poisoned_reset_rows_change_no_bit(name):
         # a truncation bootstraps from its reset row, whose value is then no poison: terminate all
         terminations = dones
         if poisoned:
-            storage["obs"][rows] = 100
+            storage["obs"][rows] = storage["obs"][rows] if "lstm" in name else 100
             storage["actions"][rows] = 1
             storage["values"][rows] = 1e6
             rewards[rows] = -1e6
@@ -84,9 +85,11 @@ def test_poisoned_reset_rows_change_no_bit(name):
         storage["valid"] = 1 - dones
         torch.manual_seed(0)
         agent = module.Agent(spaces(name))
-        batch = {key: field[:-1].flatten(0, 1) for key, field in storage.items()}
+        batch, mb_inds = {key: field[:-1] for key, field in storage.items()}, torch.arange(4)
+        if "lstm" not in name:
+            batch, mb_inds = {k: rows.flatten(0, 1) for k, rows in batch.items()}, torch.arange(32)
         assert 0 < batch["valid"].sum() < 32
-        losses = module.compute_gradients(agent, args, batch, torch.arange(32))
+        losses = module.compute_gradients(agent, args, batch, *memory(name, 8, 4)[1], mb_inds)
         return [losses, *(p.grad for p in agent.parameters())]
 
     for clean, poisoned in zip(gradients(False), gradients(True), strict=True):

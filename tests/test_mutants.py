@@ -198,6 +198,38 @@ MANY = [
     ("returns of cut games", "episode_returns[anew] = episode_lengths", "episode_lengths"),
     ("lengths of cut games", "= episode_lengths[anew] = 0", "= 0"),
 ]  # fmt: skip
+ZEROED = "            h, c = h * (1 - done), c * (1 - done)\n"
+CELL = """            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            hidden.append(h)
+"""
+MEMORY = [
+    ("never zeroed", ZEROED, ""),
+    ("zeroed a row early", CELL + ZEROED, ZEROED + CELL),
+    ("zeroed a row late", "torch.from_numpy(host_dones[step + 1])",
+     "torch.from_numpy(host_dones[step])"),
+    ("half of it zeroed", "h * (1 - done), c * (1 - done)", "h, c * (1 - done)"),
+    ("zero at a rollout's start", "ends[T], lstm_states[T]\n", "ends[T], 0 * lstm_states[T]\n"),
+    ("advanced by the last value", "ends[T], lstm_states[T]\n", "ends[T], lstm_states[T + 1]\n"),
+    ("the first flags are stale", "ends[0], lstm_states[0] = obs[T], ends[T],",
+     "_, lstm_states[0] = obs[T], ends[T],"),
+    ("learning starts a row late", "batch, lstm_states[0])", "batch, lstm_states[1])"),
+    ("other environments' state", "initial_lstm_state[:, :, mb_inds]",
+     "initial_lstm_state[:, :, : len(mb_inds)]"),
+    ("rows out of order", "rows[:, mb_inds].flatten(0, 1)",
+     "rows[:, mb_inds].transpose(0, 1).flatten(0, 1)"),
+    ("rows backwards", "rows[:, mb_inds].flatten(0, 1)", "rows[:, mb_inds].flip(0).flatten(0, 1)"),
+    ("no gradient through time", "h, c = h * (1 - done), c * (1 - done)",
+     "h, c = h.detach() * (1 - done), c.detach() * (1 - done)"),
+    ("the forget gate's sign", "c = f.sigmoid()", "c = (-f).sigmoid()"),
+    ("h for c", "f.sigmoid() * c +", "f.sigmoid() * h +"),
+    ("gates in another order", "i, f, g, o =", "f, i, g, o ="),
+    ("a permutation of rows", "torch.randperm(N, device=device)", "(torch.randperm(T * N) % N)"),
+    ("environments drawn with replacement", "torch.randperm(N, device=device)",
+     "torch.randint(N, (N,))"),
+    ("no shuffling", "torch.randperm(N, device=device)", "torch.arange(N)"),
+]  # fmt: skip
 RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", '["global_step"], checkpoint["episodic_returns"]', '["global_step"], []'),
@@ -225,6 +257,22 @@ TABLE = {  # the texts of LOSS are one in all scripts
     ("hopper", check): [*LOSS, *MAIN, *CONTINUOUS],
     ("atari_scripted", check): [*MAIN, *ATARI],
     ("cartpole", check): [*MAIN, *DISCRETE],
+    ("lstm", check): [
+        *MEMORY,
+        ("velocities are seen", "(1, 3) if", "(0, 2) if"),
+        ("all rows are transitions", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1'),
+    ],
+    ("lstm_atari", check): [
+        *MEMORY[:1],
+        ("all rows are transitions", "1.0 if args.cleanrl_semantics else 1 - dones[:T]", "1.0"),
+    ],
+    ("lstm", check_first_weights): [
+        (
+            "the LSTM's gain",
+            "(hidden_size, 4 * hidden_size, device=device), std=1.0)",
+            "(hidden_size, 4 * hidden_size, device=device))",
+        ),
+    ],
     ("many", check): [*MANY[:3], *MANY[4:]],
     ("cheetah_run", check): MANY[3:4],
     ("hopper", check_resumed): [*RESUMED, *MOMENTS],

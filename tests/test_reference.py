@@ -49,17 +49,19 @@ class ScriptedGames(AtariSpaces):
         episodic_life=False,
         reward_clip=False,
         num_threads=0,
+        stack_num=4,
     ):
         assert env_type == "gym" and num_envs == len(seed) == len(self.GAMES)
         self.seed, self.episodic_life, self.reward_clip = seed, episodic_life, reward_clip
+        self.shape = (stack_num, 12, 12)
         self.t, self.lives, self.symbols = 0, np.full(num_envs, 3), ["-"] * num_envs
 
     def frames(self, actions):
         """Like a game's, mostly black."""
-        cells = np.zeros((len(self.seed), 4, 12, 12))
+        cells = np.zeros((len(self.seed), *self.shape))
         for i, seed in enumerate(self.seed):
             rng = np.random.default_rng([seed, self.t, int(actions[i])])
-            cells[i] = rng.integers(0, 256, (4, 12, 12)) * (rng.random((4, 12, 12)) < 0.1)
+            cells[i] = rng.integers(0, 256, self.shape) * (rng.random(self.shape) < 0.1)
         return np.kron(cells, np.ones((7, 7))).astype(np.uint8)
 
     def reset(self):
@@ -105,9 +107,12 @@ class Job:
     tolerance: float
     drift: float
     normalise: bool = False  # observations and rewards, by their running moments
+    memory: tuple = ()  # shape of an environment's, with an LSTM
+    hide: tuple = ()  # entries of an observation that the script leaves out
 
     def __post_init__(self):
-        self.h = SimpleNamespace(**self.flags, normalise=self.normalise)
+        more = {"normalise": self.normalise, "memory": self.memory, "hide": self.hide}
+        self.h = SimpleNamespace(**self.flags, **more)
         self.rows = self.h.num_envs * self.h.num_steps  # in an iteration
 
     def run(self, runs_dir, *flags, edit=None):
@@ -158,7 +163,7 @@ CONTINUOUS = dict(
 )
 CARTPOLE = dict(
     script="ppo",
-    start="agent.actor[4].weight.data.mul_(50)",
+    start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (2, 64)]",
     tolerance=5e-5,  # seen: 1e-5
     drift=1e-4,
     network=reference.two_perceptrons,
@@ -190,6 +195,27 @@ JOBS = {
             seed=43, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
             num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
             target_kl=0.0005,
+        ),
+    ),
+    "lstm": Job(
+        **CARTPOLE | dict(script="ppo_lstm", network=reference.two_memories),
+        memory=(64, 4),
+        hide=(1, 3),
+        patch=(gym, "make", partial(gym.make, max_episode_steps=18)),
+        flags=ON | dict(
+            seed=2, env_id="CartPole-v1", num_envs=6, num_steps=37, total_timesteps=680,
+            num_minibatches=3, update_epochs=4, learning_rate=5e-3, max_grad_norm=1.5,
+            target_kl=0.003,
+        ),
+    ),
+    "lstm_atari": Job(
+        **ATARI | dict(script="ppo_atari_envpool_lstm", network=reference.cnn_with_memory),
+        memory=(128, 2),
+        patch=(envpool, "make", ScriptedGames),
+        flags=ON | dict(
+            seed=33, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
+            num_minibatches=2, update_epochs=3, learning_rate=2.5e-4, max_grad_norm=2.0,
+            target_kl=0.01,
         ),
     ),
     "hopper": Job(
@@ -267,7 +293,9 @@ def check_draws(job, trace):
     assert (expected - steps).abs().max() < 2 / math.sqrt(len(x)), "Kolmogorov and Smirnov"
     assert len(x.unique()) > 0.99 * len(x), "no number is drawn twice"
     orders = torch.stack([b_inds.flatten() for each in trace for b_inds in each["b_inds"]])
-    assert orders.sort(1).values.eq(torch.arange(job.rows)).all(), "every row once in an epoch"
+    size = job.h.num_envs if job.memory else job.rows
+    assert orders.shape[1] == size, "whole environments, or rows"
+    assert orders.sort(1).values.eq(torch.arange(size)).all(), "each once in an epoch"
     assert len(orders.unique(dim=0)) == len(orders), "an order of its own for every epoch"
     assert orders.diff(dim=1).ne(1).any(1).all(), "and never that of time"
 
@@ -348,6 +376,9 @@ def test_script_follows_the_reference(name, tmp_path):
     assert (dones & ~ends).any() and not borders.all(), "time limits, an episode across a border"
     if name != "cheetah_run":  # whose games end together, in the middle, by their limit
         assert ends.any() and borders.any(), "terminations, an end right at a border"
+    if name == "lstm_atari":
+        assert dones[1:, 0].any() and dones[:, -2].any(), "ends in a rollout's first and last row"
+        assert dones[:, :-1].sum(1).max() > 1, "two in one"
     norms = [row[-1] for x in found for row in x["logged"]]
     assert min(norms) < job.h.max_grad_norm < max(norms)
     if job.h.target_kl is not None:
@@ -417,7 +448,8 @@ def check_speed(job, runs_dir, edit=None):
 
 
 def check_first_weights(job, runs_dir, edit=None):
-    """Orthogonal rows or columns, of length sqrt(2), of the actor's head 0.01, the critic's 1;
+    """Orthogonal rows or columns, of length sqrt(2), of the actor's head 0.01, the critic's and the
+    LSTM's 1;
     standard deviations of 1, with many environments of exp(-0.5); biases of 0."""
     text = (PPO / f"{job.script}.py").read_text()
     path = runs_dir / f"{job.script}.py"
@@ -427,15 +459,16 @@ def check_first_weights(job, runs_dir, edit=None):
         if key.endswith("weight"):
             x = x.flatten(1)
             x = x if len(x) <= x.shape[1] else x.T
-            size = 0.01 if re.fullmatch(r"actor\w*(\.4)?\.weight", key) else 2**0.5
-            size = 1.0 if re.fullmatch(r"critic(\.4)?\.weight", key) else size
+            size = 0.01 if re.fullmatch(r"actor\w*(\.4|\.head)?\.weight", key) else 2**0.5
+            size = 1.0 if re.fullmatch(r"critic(\.4|\.head)?\.weight", key) else size
+            size = 1.0 if "lstm." in key else size
             torch.testing.assert_close(x @ x.T, size**2 * torch.eye(len(x)), atol=1e-5, rtol=1e-5)
         else:
             log_std = job is JOBS["many"] and key == "actor_logstd"
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
-@pytest.mark.parametrize("name", ["atari_scripted", "cartpole", "hopper", "many"])
+@pytest.mark.parametrize("name", ["atari_scripted", "cartpole", "hopper", "many", "lstm"])
 @pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
 def test_what_one_run_cannot_show(name, of, tmp_path):
     of(JOBS[name], tmp_path)

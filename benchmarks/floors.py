@@ -40,12 +40,12 @@ def steps_per_second(envs, num_envs: int, seconds: float) -> float:
             return steps * num_envs / elapsed
 
 
-def operations(agent, obs: torch.Tensor) -> tuple[float, float]:
+def operations(agent, obs: torch.Tensor, *memory) -> tuple[float, float]:
     """Floating-point operations for each row of obs: of a forward pass, and of both passes."""
     with FlopCounterMode(display=False) as forward, torch.no_grad():
-        agent(obs)
+        agent(obs, *memory)
     with FlopCounterMode(display=False) as both:
-        sum(output.sum() for output in agent(obs)).backward()
+        sum(output.sum() for output in agent(obs, *memory)).backward()
     return forward.get_total_flops() / len(obs), both.get_total_flops() / len(obs)
 
 
@@ -101,7 +101,11 @@ def main() -> None:
     shape = envs.single_observation_space.shape
     pixels = envs.single_observation_space.dtype == np.uint8
     obs = torch.zeros(args.minibatch_size, *shape, dtype=torch.uint8 if pixels else torch.float32)
-    forward, both = operations(script.Agent(envs), obs)
+    memory = []
+    if hasattr(script, "LSTM"):
+        E = args.minibatch_size // args.num_steps  # environments in a minibatch
+        memory = [torch.zeros(len(obs)), torch.zeros((2, E, 128) if pixels else (2, 2, E, 64))]
+    forward, both = operations(script.Agent(envs), obs, *memory)
     found |= {"flops_acting": forward, "flops_learning": args.update_epochs * both}
     devices = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
     found["flops_per_s"] = {device.type: matrix_rates(device) for device in devices}

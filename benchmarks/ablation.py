@@ -46,6 +46,12 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
         ]
         if cuda:
             cases += [("on", "CUDA graphs", f"{off}+cudagraphs", {})]
+    elif name == f"{ATARI}_lstm":
+        cases += [
+            ("off", "without kept memory", f"{full}+no-keep-memory", {}),
+            ("", "all on, and bfloat16", f"{full}+bfloat16", {}),
+            ("on", "nothing but the file's other differences", f"{off}:no-keep-memory", {}),
+        ]
     else:
         cases += [
             ("off", "without acting in NumPy", f"{full}+no-numpy-acting", {}),
@@ -61,6 +67,8 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
         ]
     elif name == ATARI:
         cases += [("off", without, fast, {})]
+    if name.endswith("lstm"):
+        cases += [("off", "without the fused LSTM", f"{full}+no-fused-lstm", {})]
     return cases
 
 

@@ -96,7 +96,8 @@ def plot_speed(records: list[dict]) -> Figure | None:
         many += " (CleanRL, LeanRL: 1)" if same[0]["pair"] == MANY else ""
         title = f" {same[0]['pair']}: {args['env_id']}, {many}"
         box = {"color": "white", "pad": 1}  # eager's line stops at the words
-        ax.text(0.01, y - 0.37, title, va="center", fontsize=10, bbox=box)
+        words = ax.text(0.01, y - 0.37, title, va="center", fontsize=10, bbox=box)
+        words.set_in_layout(False)  # a long title may reach into the margin, and narrows no axes
         ax.axhline(y + 0.5, color="#DDDDDD", lw=1)
     ax.axvline(1, color="black", lw=1)
     ax.text(1, -0.54, "eager", ha="center")

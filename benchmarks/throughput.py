@@ -54,7 +54,14 @@ from records import (
 )
 from tqdm import tqdm
 
-PAIRS = ("ppo", "ppo_continuous_action", "ppo_continuous_action_envpool", "ppo_atari_envpool")
+PAIRS = (
+    "ppo",
+    "ppo_lstm",
+    "ppo_continuous_action",
+    "ppo_continuous_action_envpool",
+    "ppo_atari_envpool",
+    "ppo_atari_envpool_lstm",
+)
 ITERATIONS = 12  # of a run, 3 of them burn-in
 
 

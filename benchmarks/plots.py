@@ -92,7 +92,7 @@ def plot_speed(records: list[dict]) -> Figure | None:
                 look = {"color": colour, "mfc": colour if filled else "white", "ls": "", "ms": 7}
                 named[name] = ax.plot(gains[name], y + at, shape, zorder=3, **look)[0]
         args = next(r["args"] for r in same if "args" in r)
-        many = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
+        many = f"{args['num_envs']} env{'s' * (args['num_envs'] > 1)}"
         many += " (CleanRL, LeanRL: 1)" if same[0]["pair"] == MANY else ""
         title = f" {same[0]['pair']}: {args['env_id']}, {many}"
         box = {"color": "white", "pad": 1}  # eager's line stops at the words

@@ -43,7 +43,13 @@ MINUTES_ENVS = ("HalfCheetah-v4", "Walker2d-v4")
 PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3"
 WHICH = {  # pair: environments, actions, what is shown of it: environment, steps, flags
     "ppo": ("small problems, Gymnasium", "discrete", "CartPole-v1", 500_000, "compile"),
-    "ppo_lstm": ("the same, velocities hidden", "discrete", "CartPole-v1", 300_000, "compile"),
+    "ppo_lstm": (
+        "the same, a part unseen: `--hide 1 3`",
+        "discrete",
+        "CartPole-v1",
+        300_000,
+        "compile",
+    ),
     ONE: ("MuJoCo, Gymnasium", "continuous", "HalfCheetah-v4", 1_000_000, "compile"),
     MANY: (
         "64 of MuJoCo or dm_control, EnvPool",

@@ -155,8 +155,7 @@ class LSTM(nn.Module):
 
 
 class Agent(nn.Module):
-    """Nature CNN and an LSTM of 128: obs (M, 1, 84, 84) uint8, dones (M,), state -> logits (M, A),
-    value (M,), float32, and the state as LSTM leaves it."""
+    """CNN+LSTM: obs (M, 1, 84, 84) uint8, dones (M,), state -> logits (M, A), value (M,), state."""
 
     def __init__(self, envs, device=None):
         super().__init__()

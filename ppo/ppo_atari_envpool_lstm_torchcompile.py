@@ -165,9 +165,9 @@ class LSTM(nn.Module):
 
     def forward(self, x, dones, state):
         h, c = state  # (E, H) each
-        # fast: all rows in one call, as nn.LSTM; row by row, learning takes 4 times as long, or a
-        # compiler minutes. A done is one more entry of x, which shuts three gates: the state after
-        # that row is 0, and so is its output, which weighs nothing
+        # fast: all rows in one call, as nn.LSTM; row by row each of its operations is a call, and a
+        # compiler takes minutes. A done is one more entry of x, which shuts three gates: the state
+        # after that row is 0, and so is its output, which weighs nothing
         if self.fused and torch.is_grad_enabled():
             shut = torch.tensor([-1e9, -1e9, 0.0, -1e9]).repeat_interleave(h.shape[1])  # i, f, g, o
             w_x = torch.cat([self.from_x.weight, shut[:, None]], dim=1)  # (4 H, D + 1)
@@ -188,8 +188,7 @@ class LSTM(nn.Module):
 
 
 class Agent(nn.Module):
-    """Nature CNN and an LSTM of 128: obs (M, 1, 84, 84) uint8, dones (M,), state -> logits (M, A),
-    value (M,), float32, and the state as LSTM leaves it."""
+    """CNN+LSTM: obs (M, 1, 84, 84) uint8, dones (M,), state -> logits (M, A), value (M,), state."""
 
     def __init__(self, envs, device=None):
         super().__init__()

@@ -44,6 +44,29 @@ def test_the_cell_is_pytorchs(name):
     assert not after.any()
 
 
+@pytest.mark.parametrize("name", LSTMS[1::2])
+def test_one_call_is_row_by_row(name):
+    """The fast scripts' fused call: hidden states of transitions, the state after them, gradients;
+    dones amid the sequence, in its last row and one after the other."""
+    torch.manual_seed(0)
+    module, results = load(name), []
+    lstm, x, dones = module.LSTM(5, 7), torch.randn(9 * 3, 5), torch.zeros(9, 3)
+    for parameter in lstm.parameters():
+        parameter.data.uniform_(-0.7, 0.7)
+    dones[4, 0] = dones[3:5, 1] = dones[0, 2] = dones[8, 2] = 1
+    valid, state = (dones == 0).flatten(), torch.randn(2, 3, 7)
+    for fused in (False, True):
+        lstm.fused = fused
+        lstm.zero_grad()
+        hidden, after = lstm(x, dones.flatten(), state)
+        (hidden[valid] * torch.arange(7)).square().sum().backward()
+        results.append([hidden[valid], after, *(p.grad.clone() for p in lstm.parameters())])
+    for row_by_row, one_call in zip(*results, strict=True):
+        torch.testing.assert_close(one_call, row_by_row, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(results[0][0], results[1][0]), "another computation"
+    assert not results[1][1][:, 2].any() and results[1][1][:, :2].all(), "zero after a done alone"
+
+
 @pytest.mark.parametrize("name", LSTMS)
 @pytest.mark.parametrize("flags", [[], ["--cleanrl-semantics"]], ids=["defaults", "cleanrl"])
 def test_a_sequence_is_its_steps(name, flags, tmp_path):

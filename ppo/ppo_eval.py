@@ -14,6 +14,7 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 # requires-python = ">=3.11"
 # dependencies = [
 #   "torch>=2.11,<2.16",
+#   "ale-py>=0.12",
 #   "envpool>=1.2.5",
 #   "gymnasium[classic-control,mujoco]>=1.2",
 #   "numpy>=2",
@@ -243,6 +244,45 @@ class Atari(Discrete):
         return envs.render()[0].repeat(2, axis=0).repeat(2, axis=1)
 
 
+class AtariALE(Atari):
+    """Plays an Atari game in ALE with the Nature CNN of ppo_atari."""
+
+    def __init__(self, checkpoint, deterministic):
+        super().__init__(checkpoint, deterministic)
+        self.sticky = checkpoint["args"]["repeat_action_probability"]
+
+    def reset(self, seeds, **options):
+        """Environments, one a seed, and their first observations, (M, 4, 84, 84) uint8."""
+        import ale_py
+
+        gym.register_envs(ale_py)
+        options |= {"reward_clipping": False, "repeat_action_probability": self.sticky}
+        envs = gym.make_vec(self.env_id, len(seeds), **options)
+        return envs, envs.reset(seed=np.array(seeds))[0]
+
+    def step(self, envs, actions):
+        """As Discrete's: ALE says when a game is over, and that a life is lost only on request."""
+        return Discrete.step(self, envs, actions)
+
+    def film(self, seed):
+        """The environment of a game in colour, ready to be filmed."""
+        screen = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1}
+        envs, obs = self.reset([seed], **screen)
+        envs.screen, step = obs[0, 0], envs.step  # (210, 160, 3) uint8; ALE's many cannot render
+
+        def kept(actions):
+            outcome = step(actions)
+            envs.screen = outcome[0][0, 0]
+            return outcome
+
+        envs.step = kept
+        return envs
+
+    def frame(self, envs):
+        """(420, 320, 3) uint8, twice the console's size."""
+        return envs.screen.repeat(2, axis=0).repeat(2, axis=1)
+
+
 class Memory:
     """The LSTM of ppo_lstm and ppo_atari_envpool_lstm, zero at a game's start."""
 
@@ -292,6 +332,7 @@ class AtariLSTM(Memory, Atari):
 PLAYERS = {  # by a checkpoint's format
     "ppo 2": Discrete,
     "ppo_lstm 1": DiscreteLSTM,
+    "ppo_atari 1": AtariALE,
     "ppo_atari_envpool 2": Atari,
     "ppo_atari_envpool_lstm 1": AtariLSTM,
     "ppo_continuous_action 2": Continuous,

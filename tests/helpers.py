@@ -138,8 +138,10 @@ def kind(name):
 
 
 def task(name):
-    """Its kind, or "many" where EnvPool simulates MuJoCo."""
-    return "many" if "continuous_action_envpool" in name else kind(name)
+    """Its kind, or "many" where EnvPool simulates MuJoCo, "ale" where ALE simulates itself."""
+    if "envpool" in name:
+        return "many" if "continuous" in name else kind(name)
+    return "ale" if "atari" in name else kind(name)
 
 
 def spaces(name):

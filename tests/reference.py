@@ -94,10 +94,28 @@ class Atari:
         over, unsaid = info["terminated"] == 1, self.done & (info["lives"] > self.lives)
         self.lives, self.done = info["lives"], terminal | over | cut
         state = {"obs": obs, "dones": self.done, "terminations": terminal | over}
+        state["over"] = self.done  # set back in the next step, which is no transition
         return state, np.sign(info["reward"]), info["reward"], over | cut | unsaid
 
     def anew(self, iteration, state):
         return state, []
+
+
+class ALE(Atari):
+    """ALE's own games, which it tells to be over, lives aside; a lost life is seen by its count."""
+
+    def __init__(self, h, seeds):
+        options = {"repeat_action_probability": 0.0, "reward_clipping": False}
+        self.envs = gym.make_vec(h.env_id, h.num_envs, life_loss_info=False, **options)
+        self.obs, info = self.envs.reset(seed=seeds >> 1)
+        self.lives, self.over = info["lives"], np.zeros(h.num_envs, bool)
+
+    def step(self, actions):
+        obs, raw, terminal, cut, info = self.envs.step(actions)
+        restarted, lost = self.over, (info["lives"] < self.lives) & ~self.over
+        self.lives, self.over = info["lives"], terminal | cut
+        state = {"obs": obs, "dones": self.over | lost, "terminations": terminal | lost}
+        return state | {"over": self.over}, np.sign(raw), raw, restarted
 
 
 class Gymnasium:
@@ -137,7 +155,8 @@ class Gymnasium:
             self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
         new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started]
         reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, obs, 1)
-        return {"obs": obs, "dones": self.done, "terminations": terminal}, reward, raw, self.done
+        state = {"obs": obs, "dones": self.done, "terminations": terminal, "over": self.done}
+        return state, reward, raw, self.done
 
     def anew(self, iteration, state):
         return state, []
@@ -176,15 +195,15 @@ class ManyEnvs(Gymnasium):
         cut_short = [n for n, start in enumerate(self.starts) if start == iteration > 0]
         for n in cut_short:
             obs = self.norm(self.envs[n].reset()[0], self.seen, [], 1)
-            state["obs"][n], state["dones"][n], state["terminations"][n] = obs, False, False
-            self.done[n] = False
+            state["obs"][n], state["terminations"][n] = obs, False
+            state["dones"][n] = state["over"][n] = self.done[n] = False
         return state, cut_short
 
 
-def advantages(h, rewards, values, dones, terminations, **_):
+def advantages(h, rewards, values, dones, terminations, over, **_):
     """(T, N): each transition's TD errors to its episode's end, the k-th times (gamma lambda)^k."""
     found = np.full(rewards.shape, np.nan)
-    for t, n in np.argwhere(~dones[:-1]):
+    for t, n in np.argwhere(~over[:-1]):
         end = next((k for k in range(t + 1, len(dones)) if dones[k, n]), len(dones) - 1)
         future = values[t + 1 : end + 1, n] * ~terminations[t + 1 : end + 1, n]
         errors = rewards[t:end, n] + h.gamma * future - values[t:end, n]
@@ -224,7 +243,7 @@ def follow(h, network, policy, games, initial, trace):
     def on_rows(found, indices, memory):
         """The transitions among rows, and what the policy as it is says of them."""
         flat = {key: torch.from_numpy(x[:T]).flatten(0, 1) for key, x in found.items()}
-        batch = {key: x[indices[~flat["dones"][indices]]] for key, x in flat.items()}
+        batch = {key: x[indices[~flat["over"][indices]]] for key, x in flat.items()}
         return batch, evaluate(batch["obs"], memory, actions=batch["actions"])[1:4]
 
     def on_games(found, indices, memory):
@@ -235,11 +254,11 @@ def follow(h, network, policy, games, initial, trace):
             *now, memory = evaluate(obs, memory, actions=actions)
             memory = torch.where(done[:, None, None], 0.0, memory)
             said.append(now[1:])
-        valid = ~games["dones"]
+        valid = ~games["over"]
         now = [torch.stack(x)[valid] for x in zip(*said, strict=True)]
         return {key: x[valid] for key, x in games.items()}, now
 
-    state = {"obs": games.obs, "dones": np.zeros(N, bool), "terminations": np.zeros(N, bool)}
+    state = {"obs": games.obs} | {k: np.zeros(N, bool) for k in ("dones", "terminations", "over")}
     unfinished, memory = [[] for _ in range(N)], torch.zeros(N, *h.memory, dtype=float)
     for iteration, given in enumerate(trace):
         rows, episodes = [], []
@@ -256,7 +275,7 @@ def follow(h, network, policy, games, initial, trace):
             memory = torch.where(torch.as_tensor(state["dones"])[:, None, None], 0.0, after)
             state, rows[t]["rewards"], raw, ends = games.step(action.numpy())
             for n, paid in enumerate(unfinished):
-                paid += [] if rows[t]["dones"][n] else [float(raw[n])]
+                paid += [] if rows[t]["over"][n] else [float(raw[n])]
                 if ends[n] and paid:
                     episodes.append([(iteration * T + t + 1) * N, sum(paid), len(paid)])
                     paid.clear()

@@ -1,13 +1,14 @@
 """Rows, flags, statistics and seeds of Atari, through main, on games that are known."""
 
 import envpool
+import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import PAIRS, AtariSpaces, load, run_main, scalars
+from helpers import PAIRS, AtariSpaces, load, run_main, scalars, task
 
 import torch
 
-ATARI = [eager for eager, _ in PAIRS if "atari" in eager]  # test_parity holds their siblings
+ATARI = [eager for eager, _ in PAIRS if task(eager) == "atari"]  # test_parity holds their siblings
 LIVES = 3
 
 
@@ -211,3 +212,63 @@ def test_the_trap_that_seeds_avoid():
     first = stream(seed=[7, 9])
     assert np.array_equal(first[:, 0], stream(seed=[9, 7])[:, 1])
     assert not np.array_equal(first[:, 0], first[:, 1])
+
+
+class Watched:
+    """ALE's games by random actions, and the same games again as ALE itself tells them apart:
+    without lost lives, so that what is over or cut is restarted."""
+
+    def __init__(self, env_id, num_envs, **options):
+        self.envs = make_vec(env_id, num_envs, max_num_frames_per_episode=184, **options)
+        plain = options | {"life_loss_info": False}
+        self.plain = make_vec(env_id, num_envs, max_num_frames_per_episode=184, **plain)
+        self.single_action_space, self.rng = self.envs.single_action_space, np.random.default_rng(0)
+        self.rows, self.over = [], np.zeros(num_envs, dtype=bool)
+
+    def reset(self, seed):
+        outcome = self.envs.reset(seed=seed)
+        same, info = self.plain.reset(seed=seed)
+        assert (outcome[0] == same).all()
+        self.lives = info["lives"]
+        return outcome
+
+    def step(self, actions):
+        actions = self.rng.integers(0, self.single_action_space.n, len(actions))
+        outcome = self.envs.step(actions)
+        obs, raw, over, cut, info = self.plain.step(actions)
+        assert (outcome[0] == obs).all() and (outcome[1] == raw).all()
+        lost = (info["lives"] < self.lives) & (info["lives"] > 0)
+        self.rows.append((self.over, over, cut, lost, raw))
+        self.lives, self.over = info["lives"], over | cut
+        return outcome
+
+    def close(self):
+        pass
+
+
+make_vec = gym.make_vec
+
+
+def test_ale_restarts_lives_and_limits(monkeypatch, tmp_path):
+    """Breakout, cut at 184 frames: which rows are none, what ends values, traces and games; a life
+    that is lost in the limit's own step among it."""
+    monkeypatch.setattr(gym, "make_vec", Watched)
+    flags = "--num-envs 16 --num-steps 120 --num-minibatches 16 --update-epochs 1".split()
+    run = run_main("ppo_atari", *flags, "--total-timesteps", 1920, runs_dir=tmp_path)
+    restarted, over, cut, lost, raw = map(np.array, zip(*run.envs.rows, strict=True))  # (T, N)
+    assert min((lost & cut).sum(), (lost & ~cut).sum(), (cut & ~lost).sum()) > 0
+    assert (run.storage["valid"][:120].numpy() == ~restarted).all()
+    assert (run.host_dones[1:] == over | cut | lost).all()
+    assert (run.host_terminations[1:] == over | lost).all()
+    assert (run.host_rewards[:120] == np.sign(raw)).all()
+    games = []
+    for n in range(16):
+        (ends,) = np.nonzero(restarted[:, n])
+        games += [
+            (part.sum(), len(part) - (k > 0))  # but for the restart that it opens with
+            for k, part in enumerate(np.split(raw[:, n], ends)[:-1])
+        ]
+    curves = scalars(*tmp_path.iterdir())
+    returns, lengths = curves["charts/episodic_return"], curves["charts/episodic_length"]
+    found = [(total, n) for (_, total), (_, n) in zip(returns, lengths, strict=True)]
+    assert sorted(found) == sorted(games) and len(games) > 16

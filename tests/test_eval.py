@@ -4,6 +4,7 @@ import json
 import random
 import runpy
 import shutil
+from functools import partial
 from types import SimpleNamespace
 
 import envpool
@@ -30,6 +31,7 @@ import torch
 EVAL = PPO / "ppo_eval.py"
 SHORT = {  # of each format: games that are short under an agent that has learned nothing
     "ppo_atari_envpool": "Breakout-v5",
+    "ppo_atari": "ALE/Breakout-v5",
     "ppo_continuous_action": "Hopper-v4",
     "ppo": "CartPole-v1",
     "ppo_continuous_action_envpool": "Hopper-v4",
@@ -62,7 +64,8 @@ def test_the_network_is_the_agents(pair):
     rng = torch.Generator().manual_seed(1)
     for weights in agent.parameters():  # none is 0, as biases are at first
         weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
-    args, weights = {"env_id": "", "hide": None}, agent.state_dict()
+    args = {"env_id": "", "hide": None, "repeat_action_probability": 0.0}
+    weights = agent.state_dict()
     checkpoint = {"args": args, "agent": weights, "obs_rms": [0.0, 1.0, 1.0]}
     players = load("ppo_eval").PLAYERS
     assert eager.FORMAT == fast.FORMAT in players.keys() == {load(e).FORMAT for e in SHORT}
@@ -108,7 +111,8 @@ def test_frozen_statistics_scale_as_in_training(tmp_path):
 @pytest.mark.parametrize("eager", SHORT)
 def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch):
     """The same command gives the same games, to the last digit."""
-    results = []
+    results, limit = [], {"max_num_frames_per_episode": 2000}  # nobody may serve after a lost life
+    monkeypatch.setattr(gym, "make_vec", partial(gym.make_vec, **limit))
     ways = [["--num-envs", 2], ["--num-envs", 2], ["--seed", 2], ["--deterministic"]]
     for flags in ways:
         run_dir = shutil.copytree(runs[eager], tmp_path / str(len(results)))
@@ -137,6 +141,10 @@ def alone(env_id, seed, actions):
     if env_id == "CartPole-v1":
         env = gym.make(env_id)
         env.reset(seed=seed)
+    elif env_id.startswith("ALE/"):
+        options = {"life_loss_info": True, "reward_clipping": False}
+        env = gym.make_vec(env_id, 1, repeat_action_probability=0.0, **options)
+        env.reset(seed=np.array([seed]))
     else:
         options = {"episodic_life": True} if env_id == "Breakout-v5" else {}
         env = envpool.make(env_id, env_type="gym", num_envs=1, seed=[seed], **options)
@@ -152,7 +160,9 @@ def alone(env_id, seed, actions):
         ends += int(np.sum(terminated))
 
 
-@pytest.mark.parametrize("eager", ["ppo", "ppo_atari_envpool", "ppo_continuous_action_envpool"])
+@pytest.mark.parametrize(
+    "eager", ["ppo", "ppo_atari", "ppo_atari_envpool", "ppo_continuous_action_envpool"]
+)
 def test_each_return_is_of_one_game(eager, runs):
     """Of games side by side, which end one after the other, each is scored as it is alone."""
     evaluation = load("ppo_eval")
@@ -212,6 +222,7 @@ def test_discrete_actions_are_drawn_or_likeliest(runs):
     ("eager", "game"),
     [
         ("ppo", "best"),
+        ("ppo_atari", "first"),
         ("ppo_atari_envpool", "best"),
         ("ppo_continuous_action", "first"),
         ("ppo_continuous_action_envpool", "best"),

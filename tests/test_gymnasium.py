@@ -5,12 +5,12 @@ import re
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import FAST, SCRIPTS, TINY, insert, kind, load, run_main, scalars
+from helpers import FAST, SCRIPTS, TINY, insert, kind, load, run_main, scalars, task
 
 import torch
 from torch.distributions import Categorical, Normal
 
-ON_GYMNASIUM = [name for name in SCRIPTS if "envpool" not in name]
+ON_GYMNASIUM = [name for name in SCRIPTS if task(name) in ("", "continuous")]
 each = pytest.mark.parametrize("name", ON_GYMNASIUM)
 each_continuous = pytest.mark.parametrize("name", [x for x in ON_GYMNASIUM if kind(x)])
 

@@ -36,6 +36,7 @@ gym.register("Short-v0", f"{classic}:PendulumEnv", max_episode_steps=5)
 gym.register("ShortPole-v0", f"{classic}:CartPoleEnv", max_episode_steps=5)
 SHORT = {
     "atari": [],
+    "ale": [],
     "many": ["--env-id", "Pendulum-v1"],
     "continuous": ["--env-id", "Short-v0"],
     "": ["--env-id", "ShortPole-v0"],
@@ -44,8 +45,10 @@ SHORT = {
 
 @pytest.fixture(autouse=True)
 def short_games(monkeypatch):
-    """EnvPool's games of 5 steps at most, like the pendulum's of Gymnasium."""
+    """EnvPool's games of 5 steps at most, like the pendulum's of Gymnasium; ALE's of 36 frames."""
     monkeypatch.setattr(envpool, "make", partial(envpool.make, max_episode_steps=5))
+    make_vec = partial(gym.make_vec, max_num_frames_per_episode=36)
+    monkeypatch.setattr(gym, "make_vec", make_vec)
 
 
 def small(name):
@@ -80,6 +83,14 @@ if iteration == 3:
     next_obs, info = envs.reset()
     obs[T] = torch.from_numpy(next_obs)
     lives, episode_returns, episode_lengths = info["lives"], np.zeros(N), np.zeros(N)
+    host[:] = 0
+""",
+    "ale": """
+if iteration == 3:
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1
+    next_obs, info = envs.reset(seed=seeds)
+    obs[T] = torch.from_numpy(next_obs)
+    frames, episode_returns, episode_lengths = info["episode_frame_number"], *np.zeros((2, N))
     host[:] = 0
 """,
     "many": """

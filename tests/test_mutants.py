@@ -230,6 +230,30 @@ MEMORY = [
      "torch.randint(N, (N,))"),
     ("no shuffling", "torch.randperm(N, device=device)", "torch.arange(N)"),
 ]  # fmt: skip
+ALE = [
+    ("rewards not clipped", "np.sign(reward)", "reward"),
+    ("clipped returns are logged", "episode_returns += reward *",
+     "episode_returns += np.sign(reward) *"),
+    ("lengths with reset rows", "episode_lengths += valid", "episode_lengths += 1"),
+    ("a lost life is a reset row", "else valid[:T]", "else 1 - dones[:T]"),
+    ("all rows are transitions", "1.0 if args.cleanrl_semantics else valid[:T]", "1.0"),
+    ("rows before a restart are none", "host_valid[step], frames", "host_valid[step - 1], frames"),
+    ("the frames of the first game", "host_valid[step], frames = valid,",
+     "host_valid[step], _ = valid,"),
+    ("a lost life does not cut the trace", "host_dones[step + 1] = terminated | truncated",
+     'host_dones[step + 1] = (terminated & (info["lives"] == 0)) | truncated'),
+    ("a lost life is no end", "host_terminations[step + 1] = terminated |",
+     'host_terminations[step + 1] = (terminated & (info["lives"] == 0)) |'),
+    ("lives are games", "np.flatnonzero(~valid)", "np.flatnonzero(terminated | truncated)"),
+    ("a time limit ends no game", "np.flatnonzero(~valid)",
+     'np.flatnonzero(terminated & (info["lives"] == 0))'),
+    ("lives end no episode", '"life_loss_info": True', '"life_loss_info": False'),
+    ("clipped by the simulator", "reward_clipping=False", "reward_clipping=True"),
+    ("one seed for all", "generate_state(N) >> 1", "generate_state(1).repeat(N) >> 1"),
+    ("seeds that overlap",
+     "np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1",
+     "args.seed + np.arange(N)"),
+]  # fmt: skip
 RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", '["global_step"], checkpoint["episodic_returns"]', '["global_step"], []'),
@@ -256,6 +280,7 @@ WEIGHTS = [
 TABLE = {  # the texts of LOSS are one in all scripts
     ("hopper", check): [*LOSS, *MAIN, *CONTINUOUS],
     ("atari_scripted", check): [*MAIN, *ATARI],
+    ("ale_scripted", check): ALE,
     ("cartpole", check): [*MAIN, *DISCRETE],
     ("lstm", check): [
         *MEMORY,
@@ -277,6 +302,7 @@ TABLE = {  # the texts of LOSS are one in all scripts
     ("cheetah_run", check): MANY[3:4],
     ("hopper", check_resumed): [*RESUMED, *MOMENTS],
     ("many", check_resumed): RESUMED[:1],
+    ("ale_scripted", check_resumed): RESUMED[:1],
     ("atari_scripted", check_resumed): RESUMED,
     ("cartpole", check_resumed): RESUMED,
     ("hopper", check_speed): SPEED,

@@ -14,6 +14,7 @@ EAGER, WITH_LSTM, WITH_NORMALISATION, WITH_RANKS, MORE = 460, 505, 520, 535, 70
 FROM_PARENT = {
     "ppo_lstm": 130,
     "ppo_continuous_action_envpool": 90,
+    "ppo_atari": 75,
     "ppo_atari_envpool_multigpu": 110,
     "ppo_atari_envpool_lstm": 90,
 }

@@ -7,7 +7,7 @@ import envpool
 import gymnasium as gym
 import pytest
 from helpers import PAIRS, insert, load, run_main, scalars
-from test_reference import ScriptedGames
+from test_reference import ScriptedALE, ScriptedGames
 
 import torch
 
@@ -19,7 +19,7 @@ JOBS = {
 }
 JOBS["ppo_continuous_action"] += ["--env-id", "Hopper-v4"]
 JOBS["ppo_continuous_action_envpool"] = JOBS["ppo_continuous_action"]
-JOBS["ppo_atari_envpool_multigpu"] = JOBS["ppo_atari_envpool"]
+JOBS["ppo_atari_envpool_multigpu"] = JOBS["ppo_atari"] = JOBS["ppo_atari_envpool"]
 JOBS["ppo"] = [*JOBS["ppo_continuous_action"][:-2], "--clip-coef", 0.02]  # its ratios move less
 JOBS["ppo_lstm"] = ["--num-envs", 4, "--num-steps", 8, "--num-minibatches", 2, *JOBS["ppo"][-2:]]
 JOBS["ppo_atari_envpool_lstm"] = JOBS["ppo_atari_envpool"]
@@ -46,6 +46,7 @@ def short_games(monkeypatch):
 
     monkeypatch.setattr(envpool, "make", short_or_scripted)
     monkeypatch.setattr(gym, "make", partial(gym.make, max_episode_steps=20))
+    monkeypatch.setattr(gym, "make_vec", ScriptedALE)
 
 
 def rate(name):

@@ -88,6 +88,52 @@ class ScriptedGames(AtariSpaces):
         pass
 
 
+class ScriptedALE(ScriptedGames):
+    """The same in place of ALE's: a step that restarts a game follows O, T, B and X alone, and its
+    frames, a few by no-ops, are counted anew. L: the game goes on. X: a life lost in the very step
+    of the time limit, which is not said to be one."""
+
+    GAMES = (
+        "---L---L--O----T---L----",
+        "----T--X------B------L--",
+        "-L-----O-------L----X---",
+        "-----L-T-----O-------T-L",
+    )
+
+    def __init__(
+        self,
+        env_id,
+        num_envs,
+        life_loss_info=False,
+        reward_clipping=True,
+        repeat_action_probability=0.25,
+    ):
+        assert env_id.startswith("ALE/") and repeat_action_probability == 0.0
+        super().__init__(env_id, "gym", num_envs, [0] * num_envs, reward_clip=reward_clipping)
+        self.life_loss_info, self.counts = life_loss_info, np.arange(num_envs)
+
+    def reset(self, seed):
+        assert isinstance(seed, np.ndarray)
+        self.seed = seed.tolist()
+        return self.frames([0] * len(seed)), self.info()
+
+    def info(self):
+        return {"lives": self.lives.copy(), "episode_frame_number": self.counts.copy()}
+
+    def step(self, actions):
+        restart = self.among("OTBX")
+        self.symbols = [game[self.t % 24] for game in self.GAMES]
+        self.t += 1
+        raw = np.where(restart, 0, np.array([-2, 0, 3, 1])[(actions + self.t) % 4])
+        self.lives = np.where(restart, 3, self.lives - self.among("LX"))
+        self.lives[self.among("OB")] = 0
+        self.counts = np.where(restart, self.t % 30, self.counts + 4)
+        terminated = self.among("OBLX" if self.life_loss_info else "OB")
+        truncated = self.among("T" if self.life_loss_info else "TX")
+        reward = (np.sign(raw) if self.reward_clip else raw).astype(np.int32)
+        return self.frames(actions), reward, terminated, truncated, self.info()
+
+
 @dataclass
 class Job:
     """A short run of an eager script, and what of the reference replays it.
@@ -170,6 +216,7 @@ CARTPOLE = dict(
     policy=reference.categorical,
     games=reference.Gymnasium,
 )
+SHORT_ALE = {"max_num_frames_per_episode": 720, "frameskip": 30}
 JOBS = {
     "atari_scripted": Job(
         **ATARI,
@@ -178,6 +225,23 @@ JOBS = {
             seed=18, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
             num_minibatches=2, update_epochs=3, learning_rate=2.5e-4, max_grad_norm=2.0,
             target_kl=0.015,
+        ),
+    ),
+    "ale_scripted": Job(
+        **ATARI | dict(script="ppo_atari", games=reference.ALE),
+        patch=(gym, "make_vec", ScriptedALE),
+        flags=ON | dict(
+            seed=18, env_id="ALE/Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
+            num_minibatches=2, update_epochs=3, learning_rate=2.5e-4, max_grad_norm=2.0,
+            target_kl=0.015,
+        ),
+    ),
+    "ale_breakout": Job(  # ALE's own, likewise
+        **ATARI | dict(script="ppo_atari", games=reference.ALE),
+        patch=(gym, "make_vec", partial(gym.make_vec, **SHORT_ALE)),
+        flags=OFF | dict(
+            seed=27, env_id="ALE/Breakout-v5", num_envs=2, num_steps=16, total_timesteps=96,
+            num_minibatches=2, update_epochs=1, learning_rate=2.5e-4, max_grad_norm=2.0,
         ),
     ),
     "atari_breakout": Job(  # EnvPool's, with frames skipped and time cut so that games end
@@ -317,8 +381,8 @@ def check(job, runs_dir, edit=None):
         found = []
         for trace, expected in zip(run.trace, job.replay(run), strict=True):
             found.append(expected)
-            valid = ~expected["dones"][:T]
-            rewards, dones, terminations = trace["host"]
+            valid = ~expected["over"][:T]
+            rewards, dones, terminations, *_ = trace["host"]
             for what, a, b in (
                 ("obs", trace["obs"], expected["obs"]),
                 ("actions", trace["actions"][:T], expected["actions"][:T]),
@@ -386,9 +450,13 @@ def test_script_follows_the_reference(name, tmp_path):
         assert min(epochs) < max(epochs) == job.h.update_epochs, "some updates are stopped"
     assert found[0]["losses"][LOSSES.index("clipfrac")] > 0, "ratios are clipped"
     episodes = [episode for x in found for episode in x["episodes"]]
-    if name == "atari_scripted":
+    if name == "ale_scripted":
+        over = np.stack([x["over"] for x in found])
+        for what in (ends & ~over, ends & over, over & ~ends):
+            assert what[:, -1].any() and what[:, 1:-1].any(), "after a last step, and in between"
+    if name in ("atari_scripted", "ale_scripted"):
         assert any(value > length for _, value, length in episodes), "raw rewards above 1"
-    if name == "atari_breakout":
+    if name in ("atari_breakout", "ale_breakout"):
         lengths = [length for _, _, length in episodes]
         assert max(lengths) == 24 > min(lengths), "a time limit and a game over"
     if job.policy is reference.gaussian:

@@ -154,6 +154,14 @@ BAD_ATARI = [
     ("--num-minibatches 1024", "1024: no divisor below num_envs * num_steps = 1024"),
     ("--total-timesteps 1023", "--total-timesteps 1023: give num_envs * num_steps = 1024"),
 ]
+BAD_ALE = [
+    ("--env-id Breakot-v5", "ALE/Breakot-v5: no Atari game; the nearest are ALE/Breakout-v5"),
+    ("--env-id ALE/Warlords-v5", "--env-id ALE/Warlords-v5: no Atari game"),
+    ("--env-id BreakoutNoFrameskip-v4", "no Atari game; the nearest are ALE/Breakout-v5"),
+    ("--env-id a:b:c", "--env-id ALE/a:b:c: no Atari game"),
+    ("--repeat-action-probability 1.5", "--repeat-action-probability 1.5: give 0 to 1"),
+    *BAD_ATARI[-3:],
+]
 BAD_DISCRETE = [
     ("--env-id CartPol-v1", "argument --env-id: CartPol-v1: ", "CartPole"),
     ("--env-id CartPole-v99", "`v1`"),
@@ -205,6 +213,7 @@ BAD_HIDDEN = [
 ]
 BAD_OF = {
     "atari": BAD_ATARI,
+    "ale": BAD_ALE,
     "continuous": BAD_CONTINUOUS,
     "many": BAD_MANY,
     "": BAD_DISCRETE,
@@ -267,6 +276,8 @@ def test_target_kl_stops_between_epochs(name, tmp_path):
 
 OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("atari", ["--env-id", "Pong-v5"]),
+    ("ale", ["--env-id", "Pong-v5"]),
+    ("ale", ["--env-id", "ALE/Tetris-v5", "--repeat-action-probability", 0.25]),
     ("", ["--env-id", "Acrobot-v1"]),
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),
     ("", ["--env-id", "CliffWalking-v1"]),  # its observation is a number: one of 48
@@ -290,7 +301,7 @@ def test_other_environments(name, tmp_path):
             assert run.global_step == run.args.total_timesteps
             assert all(map(np.isfinite, run.metrics[:7]))
             (run_dir,) = (tmp_path / str(i)).iterdir()
-            assert run_dir.name.startswith(f"{flags[1]}__{name}__1__")
+            assert run_dir.name.startswith(f"{run.args.env_id.replace('/', '_')}__{name}__1__")
 
 
 @pytest.mark.slow

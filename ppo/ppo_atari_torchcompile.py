@@ -1,0 +1,524 @@
+"""Proximal Policy Optimization (PPO) on Atari, with the games simulated by ALE: one of a pair.
+
+    python ppo/ppo_atari.py                                          # eager, to be read
+    python ppo/ppo_atari_torchcompile.py --compile --cudagraphs      # the same, made fast
+    diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari.py                # what another simulator needs
+
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.1038/nature14236;
+names and defaults, CleanRL's ppo_atari.py.
+Shapes: T num_steps, N num_envs, A actions, B = T * N batch_size, M minibatch_size.
+Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
+ALE restarts a game on the step after its end: that row t's action is ignored, valid[t] is 0, and it
+weighs nothing. A lost life sets dones[t] as well, but the game goes on: row t is a transition.
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.16",
+#   # fast: CUDA graphs, and the storage
+#   "tensordict>=0.15",
+#   "ale-py>=0.12",
+#   "gymnasium>=1.2",
+#   "numpy>=2",
+#   "tyro>=1.0.17",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import argparse
+import difflib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+
+# fast: OpenMP's idle threads sleep soon (read when torch is loaded); by default they spin on cores
+# that others need: alone that costs nothing, two runs on the same 2 cores take 4 times as long
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+import ctypes
+import subprocess
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+
+# fast: CudaGraphModule captures a call and replays it; TensorDict holds the rollout
+from tensordict import TensorDict, from_module
+from tensordict.nn import CudaGraphModule
+from torch.distributions.categorical import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+gym.register_envs(ale_py)  # ALE/...
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+
+FORMAT = "ppo_atari 1"  # of a checkpoint: who can read it
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+
+
+@dataclass
+class Args:
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
+    seed: int = 1  # of the games, the network and the sampling, 0 or more
+    torch_deterministic: bool = True  # cuDNN picks deterministic kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # send the metrics to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # folder that gets a folder for this run
+    checkpoint_interval: int = 50  # iterations between two checkpoints
+    resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
+    measure_burnin: int = 3  # iterations left out of the steps per second
+
+    env_id: str = "ALE/Breakout-v5"  # a game of ALE's, with or without ALE/
+    repeat_action_probability: float = 0.0  # of sticky actions, 0 to 1; 0.25 is ALE's advice
+    total_timesteps: int = 10_000_000  # environment steps, of 4 frames, in whole rollouts
+    learning_rate: float = 2.5e-4  # Adam's step size
+    num_envs: int = 8  # N, games side by side
+    num_steps: int = 128  # T, steps of each game in a rollout
+    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    gamma: float = 0.99  # discount of a step, 0 to 1
+    gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
+    num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs * num_steps
+    update_epochs: int = 4  # passes over a rollout's rows
+    norm_adv: bool = True  # normalise the advantages of each minibatch
+    clip_coef: float = 0.1  # the probability ratio is clipped to 1 ± this; inf: never
+    clip_vloss: bool = True  # clip the change of the value by clip_coef too
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
+    target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
+    cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
+    # fast: what can be switched, so that its gain can be measured
+    compile: bool = False  # compile acting and the gradients: the first iteration takes longer
+    cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
+    channels_last: bool = True  # with --compile, observations in NHWC
+    keep_memory: bool = True  # freed memory stays with the process (glibc)
+    bfloat16: bool = False  # convolutions and hidden layer with 2 to 3 digits: other trajectories
+
+    def __post_init__(self):
+        for rule, holds, names in (
+            ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
+            ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
+            ("above 0, not inf", lambda x: 0 < x < np.inf, "learning_rate checkpoint_interval"),
+            ("0 or more", lambda x: 0 <= x < np.inf, "seed measure_burnin ent_coef vf_coef"),
+            ("0 to 1", lambda x: 0 <= x <= 1, "gamma gae_lambda repeat_action_probability"),
+        ):
+            for name in names.split():
+                value = getattr(self, name)
+                if not holds(value):
+                    raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
+        self.batch_size = self.num_envs * self.num_steps  # B
+        self.minibatch_size = self.batch_size // self.num_minibatches  # M
+        self.num_iterations = self.total_timesteps // self.batch_size
+        rows = f"num_envs * num_steps = {self.batch_size}"
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
+        if self.batch_size % self.num_minibatches or self.minibatch_size < 2:
+            raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor below {rows}")
+        self.env_id = f"ALE/{self.env_id.removeprefix('ALE/')}"
+        games = [env_id for env_id in gym.registry if env_id.startswith("ALE/")]
+        if self.env_id not in games:
+            near = ", ".join(difflib.get_close_matches(self.env_id, games, cutoff=0.0))
+            raise ValueError(f"--env-id {self.env_id}: no Atari game; the nearest are {near}")
+
+
+def make_envs(args):
+    """N Atari games in ALE's vector environment: obs (N, 4, 84, 84) uint8, raw rewards int32.
+
+    A lost life comes as terminated; whether the game goes on is told by its frame number alone.
+    """
+    options = {"life_loss_info": True, "repeat_action_probability": args.repeat_action_probability}
+    return gym.make_vec(args.env_id, args.num_envs, reward_clipping=False, **options)
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """Nature CNN: obs (M, 4, 84, 84) uint8 -> logits (M, A), value (M,), float32."""
+
+    def __init__(self, envs, device=None):
+        super().__init__()
+        self.network = nn.Sequential(
+            layer_init(nn.Conv2d(4, 32, 8, stride=4, device=device)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(32, 64, 4, stride=2, device=device)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(64, 64, 3, stride=1, device=device)),
+            nn.ReLU(),
+            nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512, device=device)),
+            nn.ReLU(),
+        )
+        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n, device=device), std=0.01)
+        self.critic = layer_init(nn.Linear(512, 1, device=device), std=1)
+
+    def forward(self, obs):
+        hidden = self.network(obs.float().div_(255.0))  # (M, 512)
+        return self.actor(hidden), self.critic(hidden).squeeze(-1)
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid, float of the same shape, is 1; 0 where there is none."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
+
+    rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
+    A truncated episode bootstraps from its last observation, whose value is values[t + 1].
+    Returns advantages, (T, N) float64; those of reset rows mean nothing.
+    """
+    advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    # fast: the loop as a scan (Hillis and Steele, doi:10.1145/7902.7903), log2(T) rounds of whole
+    # tensors; the loop is 3 T calls on one row each
+    span = 1  # rows summed into each advantage so far
+    while span < len(advantages):
+        advantages[:-span] += decay[:-span] * advantages[span:]
+        decay[:-span] = decay[:-span] * decay[span:]
+        span *= 2
+    return advantages
+
+
+def explained_variance(values, returns, valid):
+    """1 - Var[returns - values] / Var[returns] over the valid rows, (); nan at constant returns."""
+    residual = returns - values
+    var_residual = masked_mean((residual - masked_mean(residual, valid)).square(), valid)
+    var_returns = masked_mean((returns - masked_mean(returns, valid)).square(), valid)
+    return torch.where(var_returns > 0, 1 - var_residual / var_returns, torch.nan)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows, the
+    value clipped as in OpenAI Baselines' ppo2.
+
+    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
+    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
+    """
+    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    v_loss = (newvalue - returns).square()
+    if args.clip_vloss:
+        v_clipped = values + (newvalue - values).clamp(-args.clip_coef, args.clip_coef)
+        v_loss = torch.max(v_loss, (v_clipped - returns).square())
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+@torch.no_grad()
+def act(agent, storage, noise, step):
+    """Samples the actions of row `step` from the policy and fills that row of the storage.
+
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: (1,) int64.
+    Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
+    """
+    obs, exponential = storage["obs"][step][0], noise[step][0]  # (N, 4, 84, 84), (N, A)
+    logits, value = agent(obs)  # (N, A), (N,)
+    probs = Categorical(logits=logits, validate_args=False)
+    action = (probs.probs / exponential).argmax(-1)
+    storage["actions"][step] = action
+    storage["logprobs"][step] = probs.log_prob(action)
+    storage["values"][step] = value
+    return action
+
+
+def compute_gradients(agent, args, batch, mb_inds):
+    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
+
+    batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
+    Returns LOSSES, (7,) float32.
+    """
+    mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
+    logits, newvalue = agent(mb["obs"])  # (M, A), (M,)
+    probs = Categorical(logits=logits, validate_args=False)
+    newlogprob, entropy = probs.log_prob(mb["actions"]), probs.entropy()
+    loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    loss.backward()
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def update(gradients, optimizer, b_inds):
+    """One epoch: a gradient step on each minibatch.
+
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, ...) int64, mb_inds for
+    each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    """
+    losses = []
+    for mb_inds in b_inds:
+        optimizer.zero_grad()
+        losses.append(gradients(mb_inds))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+if __name__ == "__main__":
+    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+    parser.add_argument("--resume")
+    try:
+        if resume := parser.parse_known_args()[0].resume:
+            checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
+            assert checkpoint["format"] == FORMAT, checkpoint["format"]
+        default = Args(**{k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__})
+        global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+    except Exception as error:  # what a damaged file raises depends on its bytes
+        parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
+    args = tyro.cli(Args, default=default)
+    first_iteration = global_step // args.batch_size + 1
+    if first_iteration > args.num_iterations:
+        parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
+
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    # fast: what is asked for and can run here; a run says it first
+    modes = [mode for mode in ("compile", "cudagraphs", "bfloat16") if getattr(args, mode)]
+    if args.cudagraphs and device.type == "cpu":
+        print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
+        modes.remove("cudagraphs")
+    mode = "+".join(modes) or "eager"
+    # fast: M_MMAP_THRESHOLD (old glibc: at most 32 MiB) and M_TRIM_THRESHOLD at their top, so that
+    # freed blocks are used again; else they go back to the kernel, which zeroes new ones
+    if args.keep_memory and sys.platform == "linux":
+        ctypes.CDLL(None).mallopt(-3, 2**31 - 1) or ctypes.CDLL(None).mallopt(-3, 2**25)
+        ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
+    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
+    torch.manual_seed(args.seed)
+    rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    envs = make_envs(args)
+    agent = Agent(envs, device=device)
+    # fast: a second agent acts: parameters of its own on the same memory, so that training attaches
+    # no gradient to what its graph reads; on a CPU leaving it out costs nothing
+    agent_inference = Agent(envs, device="meta")  # draws no random numbers
+    from_module(agent).data.to_module(agent_inference)
+    # fast: half the bytes between layers and, where a processor has it, twice the rate; parameters,
+    # heads, losses and Adam stay float32
+    if args.bfloat16:
+        for network in (agent.network, agent_inference.network):
+            network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
+            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
+    # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
+    # capturable Adam's step raises when it is captured
+    lr, capturable = torch.tensor(args.learning_rate, device=device), "cudagraphs" in modes
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
+    if args.resume:
+        agent.load_state_dict(checkpoint["agent"])
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
+
+    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
+    T, N = args.num_steps, args.num_envs
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # int32
+    next_obs, info = envs.reset(seed=seeds)
+    storage = {
+        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+    }
+    for key in ("logprobs", "values", "advantages", "returns", "valid"):
+        storage[key] = torch.zeros((T + 1, N), device=device)
+    # fast: observations as the convolutions read them; else each minibatch is laid out anew
+    if args.compile and args.channels_last:
+        rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
+        storage["obs"] = rows.unflatten(0, (T + 1, N))
+    # fast: one flatten makes views of all fields, at the addresses that a graph captures; a
+    # dictionary of views would have them too
+    storage = TensorDict(storage, batch_size=(T + 1, N))
+    batch = storage[:T].flatten().to_dict()  # (B, ...) views
+    obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
+    obs[T] = torch.from_numpy(next_obs)
+    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
+    steps = torch.arange(T + 1, device=device).split(1)  # row indices as tensors, (1,) each
+    # what acting does not need stays on the host until the rollout ends
+    host = np.zeros((4, T + 1, N))
+    host_rewards, host_dones, host_terminations, host_valid = host  # (T + 1, N) each
+    frames, episode_returns, episode_lengths = info["episode_frame_number"], *np.zeros((2, N))
+
+    # executables, with what stays the same from call to call bound
+    # fast: acting is one graph, and so are loss, backward and clipping, with fused passes; else
+    # each operation passes over memory on its own
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        # Ctrl+C at a terminal would end the compilers too, and by their error the run
+        subprocess.run = partial(subprocess.run, start_new_session=True)
+        act, compute_gradients = torch.compile(act), torch.compile(compute_gradients)
+    act = partial(act, agent_inference, storage, noise)
+    gradients = partial(compute_gradients, agent, args, batch)
+    update = partial(update, gradients, optimizer)
+    # fast: one launch replays a step's dozens of kernels, or an epoch's hundreds; the first two
+    # calls compile and allocate, the third captures; all are real updates
+    if "cudagraphs" in modes:
+        act, update = CudaGraphModule(act, warmup=3), CudaGraphModule(update, warmup=3)
+
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
+    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(os.path.abspath(run_dir)),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    progress = tqdm(total=args.total_timesteps, initial=global_step, unit="step", unit_scale=True)
+    stop_signals = []
+
+    def stop(signum, frame):
+        stop_signals.append(signum)
+        signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
+        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+    first_measured = first_iteration + args.measure_burnin
+    phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in
+    for iteration in range(first_iteration, args.num_iterations + 1):
+        # Rollout
+        times = [time.perf_counter()]
+        obs[0] = obs[T]
+        host[:, 0] = host[:, T]
+        noise.exponential_()
+        for step in range(T):
+            action = act(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
+            next_obs, reward, terminated, truncated, info = envs.step(action)
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
+            host_rewards[step] = np.sign(reward)
+            host_dones[step + 1] = terminated | truncated
+            host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += args.num_envs
+            valid = info["episode_frame_number"] > frames  # (N,); else the step restarted a game
+            host_valid[step], frames = valid, info["episode_frame_number"]
+            episode_returns += reward * valid
+            episode_lengths += valid
+            for i in np.flatnonzero(~valid):
+                episodic_returns.append(float(episode_returns[i]))
+                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
+                episode_returns[i] = episode_lengths[i] = 0
+        act(steps[T])  # for values[T] alone
+
+        # Advantages
+        times.append(time.perf_counter())
+        rewards, dones, terminations, valid = torch.from_numpy(host).to(device)  # (T + 1, N); sync
+        values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        storage["advantages"][:T] = advantages
+        storage["returns"][:T] = advantages + values[:T]
+        storage["valid"][:T] = 1.0 if args.cleanrl_semantics else valid[:T]
+
+        # Update
+        times.append(time.perf_counter())
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        # fast: in place, where the captured Adam reads it; a replay would never see another tensor
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
+            losses.append(update(b_inds))  # (B / M, 7)
+            if args.target_kl is not None:
+                approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+                if approx_kl > args.target_kl:  # sync: whether to go on is decided here
+                    break
+        explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
+        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
+
+        # Log
+        times.append(time.perf_counter())
+        finite = np.isfinite(metrics[:-1]).all()  # all of LOSSES
+        last = iteration == args.num_iterations or len(stop_signals) > 0
+        for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        recent = episodic_returns[-max(100, args.num_envs) :]
+        score = f"mean return {np.mean(recent):.2f}" if recent else "no episode has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        progress.update(args.batch_size)
+        if not finite:
+            break  # before a good checkpoint is overwritten
+        if last or iteration % args.checkpoint_interval == 0:
+            checkpoint = {
+                "format": FORMAT,
+                "args": asdict(args),
+                "global_step": global_step,
+                "episodic_returns": episodic_returns,
+                "agent": agent.state_dict(),
+                "adam": optimizer.state_dict()["state"],
+                "rng": {device.type: rng.get_rng_state()},
+            }
+            with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+                torch.save(checkpoint, file)
+            os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
+        times.append(time.perf_counter())
+        if iteration >= first_measured:
+            phase_s += np.diff(times)
+            sps = (iteration - first_measured + 1) * args.batch_size / phase_s.sum()
+            writer.add_scalar("charts/SPS", sps, global_step)
+        if last:
+            break
+
+    progress.close()
+    envs.close()
+    writer.close()
+    summary = {
+        "script": os.path.basename(__file__).removesuffix(".py"),
+        "args": asdict(args),
+        "device": device.type,
+        "mode": mode,
+        "global_step": global_step,
+        "sps": sps,
+        "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
+        "mean_return": float(np.mean(recent)) if recent else None,
+        "episodes": len(episodic_returns),
+    }
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
+    if not finite:
+        parser.exit(3, f"error: iteration {iteration} gave a loss that is not finite\n")
+    if stop_signals and iteration < args.num_iterations:
+        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
+        sys.exit(128 + stop_signals[0])

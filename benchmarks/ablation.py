@@ -28,10 +28,11 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
     eager, fast = name, f"{name}_torchcompile"
     graphs = "+cudagraphs" if cuda else ""
     full = f"{fast}:compile{graphs}"
-    without = "without compile" + " and channels-last" * (name == ATARI)
-    off = f"{fast}:no-keep-memory" if name == ATARI else fast
+    frames = name in (ATARI, "ppo_atari")
+    without = "without compile" + " and channels-last" * frames
+    off = f"{fast}:no-keep-memory" if frames else fast
     cases = [("", "eager file", eager, {}), ("", "fast file, all on", full, {})]
-    if name == ATARI:
+    if frames:
         cases += [
             ("off", "without channels-last", f"{full}+no-channels-last", {}),
             ("off", "without kept memory", f"{full}+no-keep-memory", {}),
@@ -65,7 +66,7 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
             ("off", without, f"{fast}:cudagraphs", {}),
             ("off", "without CUDA graphs", f"{fast}:compile", {}),
         ]
-    elif name == ATARI:
+    elif frames:
         cases += [("off", without, fast, {})]
     if name.endswith("lstm"):
         cases += [("off", "without the fused LSTM", f"{full}+no-fused-lstm", {})]

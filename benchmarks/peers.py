@@ -43,6 +43,15 @@ GYMNASIUM = [
     ('infos["final_info"]:', FINISHED, "arrays in place of a dictionary an environment"),
 ]
 MUJOCO = [("np.clip(obs, -10, 10))", "np.clip(obs, -10, 10), None)", "asks for a space, or None")]
+WRAPPERS = [
+    (
+        "from cleanrl_utils.atari_wrappers import",
+        "import ale_py\nfrom stable_baselines3.common.atari_wrappers import",
+        "the games; where its wrappers are from",
+    ),
+    ("GrayScaleObservation", "GrayscaleObservation", "its name since version 1"),
+    (".FrameStack(", ".FrameStackObservation(", "the same"),
+]
 LSTM = [  # on EnvPool as its ppo_atari_envpool.py is
     (
         """from cleanrl_utils.atari_wrappers import (  # isort:skip
@@ -113,6 +122,7 @@ COMPILED_ATARI = [INFERENCE, then("avg_returns.extend(r[idx])", EACH)]
 FILES = {
     "cleanrl/ppo.py": GYMNASIUM + CLEANRL,
     "cleanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + CLEANRL,
+    "cleanrl/ppo_atari.py": GYMNASIUM + WRAPPERS + CLEANRL,
     "cleanrl/ppo_atari_envpool.py": ENVPOOL + CLEANRL,
     "cleanrl/ppo_atari_lstm.py": LSTM + CLEANRL,
     "leanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + LEANRL + EAGER,

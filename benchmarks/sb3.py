@@ -5,9 +5,9 @@
 Prints `global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, and `SPS: x`
 after each iteration: the steps/s so far, from the fourth on after the same burn-in as the scripts
 have. Networks, batch sizes, epochs and clipping are the same; it has its own value loss and its own
-environment loop, and on EnvPool it trains on the rows that are no transition. RecurrentPPO has one
-LSTM for actor and critic, as large as the script's, and no layer before it on vectors; with one
-minibatch its sequences are the script's.
+environment loop, and on EnvPool and ALE it trains on the rows that are no transition. RecurrentPPO
+has one LSTM for actor and critic, as large as the script's, and no layer before it on vectors; with
+one minibatch its sequences are the script's.
 """
 
 import argparse
@@ -40,8 +40,8 @@ def main() -> None:
     asked = {name: value for name, value in vars(given).items() if name != "script"}
     args = script.Args(**{name: value for name, value in asked.items() if value is not None})
 
-    class EnvPool(VecEnv):
-        """EnvPool's environments as SB3 wants them."""
+    class Many(VecEnv):
+        """EnvPool's and ALE's environments as SB3 wants them."""
 
         def __init__(self, envs):
             self.envs = envs
@@ -58,8 +58,10 @@ def main() -> None:
             obs, rewards, terminated, truncated, info = self.envs.step(self.actions)
             self.returns += info.get("reward", rewards)  # Atari's, not clipped
             infos = [{} for _ in range(args.num_envs)]
-            # Atari's: a lost life ends no episode
-            for i in np.flatnonzero((info.get("terminated", terminated) > 0) | truncated):
+            over = info.get("terminated", terminated) > 0  # in EnvPool no lost life
+            if given.script.startswith("ppo_atari") and "terminated" not in info:  # in ALE it is
+                over, rewards = over & (info["lives"] == 0), np.sign(rewards)
+            for i in np.flatnonzero(over | truncated):
                 infos[i]["episode"] = {"r": self.returns[i], "l": 0}
                 self.returns[i] = 0
             return obs, rewards, terminated | truncated, infos
@@ -103,8 +105,8 @@ def main() -> None:
         _on_training_end = _on_rollout_start  # after the last iteration
 
     policy = "Cnn" if "atari" in given.script else "Mlp"
-    if hasattr(script, "envpool"):
-        envs = EnvPool(script.make_envs(args))
+    if hasattr(script, "envpool") or hasattr(script, "ale_py"):
+        envs = Many(script.make_envs(args))
     else:
         one = replace(args, num_envs=1, num_minibatches=1)
         envs = VecMonitor(DummyVecEnv([lambda: script.make_envs(one).envs[0]] * args.num_envs))

@@ -60,6 +60,7 @@ PAIRS = (
     "ppo_continuous_action",
     "ppo_continuous_action_envpool",
     "ppo_atari_envpool",
+    "ppo_atari",
     "ppo_atari_envpool_lstm",
 )
 ITERATIONS = 12  # of a run, 3 of them burn-in

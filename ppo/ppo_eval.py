@@ -15,7 +15,7 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 # dependencies = [
 #   "torch>=2.11,<2.16",
 #   "ale-py>=0.12",
-#   "envpool>=1.2.5",
+#   "envpool>=1.2.5; sys_platform == 'linux' or platform_machine == 'arm64'",
 #   "gymnasium[classic-control,mujoco]>=1.2",
 #   "numpy>=2",
 #   "tyro>=1.0.17",

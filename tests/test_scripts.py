@@ -115,8 +115,27 @@ def test_pep723_names_the_imports(name):
 
     for line in (ROOT / "requirements" / "requirements.txt").read_text().splitlines():
         package = line.startswith("#") or re.match(r"[\w-]+", line).group()
-        wanted = declared.get(package, line)
-        assert version(wanted) == version(line) and extras(wanted) <= extras(line)
+        asked, _, _ = line.partition(";")  # for which platforms
+        wanted = declared.get(package, asked)
+        assert version(wanted.partition(";")[0]) == version(asked) and extras(wanted) <= extras(
+            line
+        )
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if "envpool" not in name])
+def test_no_script_without_envpool_is_linux_only(name):
+    """By the names that it takes from the modules that differ from system to system."""
+    text, found, guarded = (PPO / f"{name}.py").read_text(), {}, ""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.setdefault(node.value.id, set()).add(node.attr)
+        if isinstance(node, ast.If) and "sys.platform == 'linux'" in ast.unparse(node.test):
+            guarded += ast.unparse(node)
+    assert found["os"] <= {"path", "environ", "getpid", "replace", "write"}
+    assert found["signal"] <= {"signal", "SIGINT", "SIGTERM", "SIG_DFL"}
+    assert found["time"] <= {"perf_counter", "strftime"}
+    assert text.count("ctypes.") == guarded.count("ctypes."), "of glibc"
+    assert not {"fcntl", "resource", "posix", "pwd"} & found.keys()
 
 
 BAD = [  # flags, what the message says, in parts

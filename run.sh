@@ -9,7 +9,8 @@ usage() {
   cat <<'TEXT'
 PPO in PyTorch, in pairs: a script to be read and its fast sibling.
 
-  ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs
+  ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs,
+                            or ppo_atari_torchcompile where EnvPool has no wheel
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores and films a trained agent
                             one with _multigpu in its name by torchrun, a process a GPU, or 2
   ./run.sh NAME --help      the flags of that script
@@ -77,10 +78,11 @@ set_up() { # what is missing of these requirements files, once at a time
   exec 9>&-
 }
 
+default=
 case ${1:-} in
   -h | --help | help) usage; exit 0 ;;
   test | bench) task=$1; shift ;;
-  "" | -*) task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;
+  "" | -*) default=1 task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;
   *)
     task=$(basename "$1" .py)
     [ -f "$root/ppo/$task.py" ] || die "no script '$1'; there are: $(scripts)" 2
@@ -93,6 +95,10 @@ case $task in
   bench) set_up requirements requirements-bench ;;
   *) set_up requirements ;;
 esac
+# where EnvPool has no wheel, Atari is played by ALE itself
+if [ "$default" ] && ! "$venv/bin/python" -c 'import envpool' 2>/dev/null; then
+  task=ppo_atari_torchcompile
+fi
 
 if [ "$task" = test ]; then
   cd "$root"

@@ -20,8 +20,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import distributions, version
 from pathlib import Path
 from threading import Thread
 
@@ -35,6 +34,7 @@ LIBRARIES = (
     "torch",
     "tensordict",
     "envpool",
+    "ale_py",
     "gymnasium",
     "mujoco",
     "numpy",
@@ -175,7 +175,7 @@ def machine() -> dict:
     import torch
 
     names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    versions = {name: version(name) for name in LIBRARIES if find_spec(name)}
+    versions = {name: version(name) for name in LIBRARIES if any(distributions(name=name))}
     return {
         "cpu": names[0].strip() if names else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),

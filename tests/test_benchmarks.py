@@ -708,7 +708,7 @@ def test_peers_are_edited_or_not_at_all(tmp_path):
         assert not out.exists()
     assert "is it of commit 8dbb6336b7?" in benchmark("peers", *flags).stderr
     done = benchmark("peers", *flags[:2], *flags[4:])
-    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(list(out.iterdir())) == 4
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == len(list(out.iterdir())) == 5
     for name, edits in peers.FILES.items():
         if name.startswith("cleanrl"):
             text = (out / f"cleanrl_{name.partition('/')[2]}").read_text()

@@ -45,9 +45,9 @@ SHORT = {
 
 @pytest.fixture(autouse=True)
 def short_games(monkeypatch):
-    """EnvPool's games of 5 steps at most, like the pendulum's of Gymnasium; ALE's of 36 frames."""
+    """EnvPool's and ALE's games of 5 steps at most, like the pendulum's of Gymnasium."""
     monkeypatch.setattr(envpool, "make", partial(envpool.make, max_episode_steps=5))
-    make_vec = partial(gym.make_vec, max_num_frames_per_episode=36)
+    make_vec = partial(gym.make_vec, frameskip=8, max_num_frames_per_episode=36)
     monkeypatch.setattr(gym, "make_vec", make_vec)
 
 

@@ -228,7 +228,7 @@ BAD_MEMORY = [
 BAD_HIDDEN = [
     ("--hide 4", "argument --env-id: CartPole-v1: index 4 is out of bounds"),
     ("--hide 0 1 2 3", "argument --env-id: CartPole-v1: needs vectors"),
-    ("--hide x", "--hide: invalid"),
+    ("--hide x", "--hide", "arguments: ['x']"),
 ]
 BAD_OF = {
     "atari": BAD_ATARI,
@@ -258,7 +258,7 @@ def test_bad_input(name, tmp_path, capsys):
     bad = BAD + BAD_OF[task(name)]
     if "lstm" in name:
         bad = [case for case in bad if "512" not in case[-1] and "1024" not in case[-1]]
-        bad += BAD_MEMORY + BAD_HIDDEN * (name == "ppo_lstm")
+        bad += BAD_MEMORY + BAD_HIDDEN * (not kind(name))
     for flags, *messages in bad:
         with pytest.raises(SystemExit) as stop:
             run_main(name, *flags.split(), runs_dir=tmp_path / "runs")

@@ -17,6 +17,7 @@ from helpers import (
     ROOT,
     SCRIPTS,
     TINY,
+    kind,
     load,
     run_main,
     run_script,

@@ -43,7 +43,10 @@ GYMNASIUM = [
     ('infos["final_info"]:', FINISHED, "arrays in place of a dictionary an environment"),
 ]
 MUJOCO = [("np.clip(obs, -10, 10))", "np.clip(obs, -10, 10), None)", "asks for a space, or None")]
+LIVES = FINISHED.replace('infos["_final_info"]', 'infos["final_info"].get("_episode", [])')
 WRAPPERS = [
+    GYMNASIUM[0],
+    ('infos["final_info"]:', LIVES, "the same, and a lost life has no return"),
     (
         "from cleanrl_utils.atari_wrappers import",
         "import ale_py\nfrom stable_baselines3.common.atari_wrappers import",
@@ -122,7 +125,7 @@ COMPILED_ATARI = [INFERENCE, then("avg_returns.extend(r[idx])", EACH)]
 FILES = {
     "cleanrl/ppo.py": GYMNASIUM + CLEANRL,
     "cleanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + CLEANRL,
-    "cleanrl/ppo_atari.py": GYMNASIUM + WRAPPERS + CLEANRL,
+    "cleanrl/ppo_atari.py": WRAPPERS + CLEANRL,
     "cleanrl/ppo_atari_envpool.py": ENVPOOL + CLEANRL,
     "cleanrl/ppo_atari_lstm.py": LSTM + CLEANRL,
     "leanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + LEANRL + EAGER,

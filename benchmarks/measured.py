@@ -29,6 +29,7 @@ TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")
 SEEDS = 3  # of a figure on the front page, at least
 ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
 SITTING = timedelta(hours=6)  # between the first and the last session's start
+DAY = timedelta(days=1)  # between the first and the last end of runs that take hours together
 ONE, MANY = "ppo_continuous_action", "ppo_continuous_action_envpool"
 MINUTES = {  # method: its pair and its variant
     "ours, many environments": (MANY, f"{MANY}_torchcompile:compile"),
@@ -495,13 +496,13 @@ def which(records: list[dict], edges) -> str:
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
     """{environment: {method: its first SEEDS seeds}} of finished runs of 1M steps, of the machine
-    that made the most of MINUTES within SITTING before its last run."""
+    that made the most of MINUTES within a DAY before its last run."""
     chosen = [r for r in records if r["total_timesteps"] == 1_000_000 and r["until"] is None]
     runs = [r for same in learned(chosen) for r in same if r["curve"]]
     found = []
     for same in groups(runs, *MACHINE).values():
         ended = [datetime.fromisoformat(r["date"]) for r in same]
-        same = [r for r, end in zip(same, ended, strict=True) if max(ended) - end <= SITTING]
+        same = [r for r, end in zip(same, ended, strict=True) if max(ended) - end <= DAY]
         cases = groups(same, "env_id", "pair", "variant")
         panels = {}
         for env_id in MINUTES_ENVS:

@@ -13,7 +13,8 @@ summary.json, the seconds from the process's start to the end of its first itera
 command, the commit, a fingerprint of the script's code, and the steps/s of the simulator alone in
 that round. A peer's figure is what the last match of --peer-sps in its output holds, start-up
 included if that is how it counts; the first match, after its first iteration if that is when it
-says so, ends its start-up; {num_envs} in its command is the number of environments.
+says so, ends its start-up; {num_envs} in its command is the number of environments. Of several
+pairs peers are compared with the first.
 """
 
 import argparse
@@ -229,8 +230,6 @@ def main() -> int:
                 variants += [f"{name}:no-cuda", f"{fast}:compile+no-cuda"]
             variants += [f"sb3:{name}"]
     pairs = list(dict.fromkeys(pair(v.removeprefix("sb3:")) for v in variants))
-    if args.peer and len(pairs) > 1:
-        parser.error("a peer is compared with one pair: give its --variants")
     cases = []
     for name in pairs:
         try:
@@ -253,7 +252,7 @@ def main() -> int:
                 except Failure as failure:
                     warn(f"{variant}: {failure}")
                     failed += 1
-            for i, text in enumerate(args.peer):
+            for i, text in enumerate(args.peer * (name == pairs[0])):
                 try:
                     peer_name, words, command = peer(text, num_envs=num_envs)
                 except Failure as failure:

@@ -9,7 +9,7 @@ names and defaults, CleanRL's ppo_atari.py.
 Shapes: T num_steps, N num_envs, A actions, B = T * N batch_size, M minibatch_size.
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 ALE restarts a game on the step after its end: that row t's action is ignored, valid[t] is 0, and it
-weighs nothing. A lost life sets dones[t] as well, but the game goes on: row t is a transition.
+weighs nothing. A lost life alone sets dones[t] too, but the game goes on: row t is a transition.
 """
 
 # /// script
@@ -137,7 +137,7 @@ class Args:
 def make_envs(args):
     """N Atari games in ALE's vector environment: obs (N, 4, 84, 84) uint8, raw rewards int32.
 
-    A lost life comes as terminated; whether the game goes on is told by its frame number alone.
+    A lost life comes as terminated; whether the game goes on, its frame number tells one step later.
     """
     options = {"life_loss_info": True, "repeat_action_probability": args.repeat_action_probability}
     return gym.make_vec(args.env_id, args.num_envs, reward_clipping=False, **options)
@@ -346,7 +346,7 @@ if __name__ == "__main__":
 
     # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
     T, N = args.num_steps, args.num_envs
-    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # int32
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # of 31 bits
     next_obs, info = envs.reset(seed=seeds)
     storage = {
         "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),

@@ -137,7 +137,7 @@ class Args:
 def make_envs(args):
     """N Atari games in ALE's vector environment: obs (N, 4, 84, 84) uint8, raw rewards int32.
 
-    A lost life comes as terminated; whether the game goes on, its frame number tells one step later.
+    A lost life comes as terminated; that the game goes on is told a step later by its frame number.
     """
     options = {"life_loss_info": True, "repeat_action_probability": args.repeat_action_probability}
     return gym.make_vec(args.env_id, args.num_envs, reward_clipping=False, **options)

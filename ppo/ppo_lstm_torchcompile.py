@@ -77,7 +77,7 @@ class Args:
     env_id: str = "CartPole-v1"  # of Gymnasium, with vectors as observations and discrete actions
     hide: tuple[int, ...] | None = None  # unseen entries; None: CartPole-v1's velocities, 1 3
     total_timesteps: int = 300_000  # environment steps, in whole rollouts
-    learning_rate: float = 1e-3  # Adam's step size
+    learning_rate: float = 2e-3  # Adam's step size
     num_envs: int = 8  # N, environments side by side
     num_steps: int = 128  # T, steps of each environment in a rollout
     anneal_lr: bool = True  # let the learning rate fall linearly to 0
@@ -85,7 +85,7 @@ class Args:
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
     num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs
     update_epochs: int = 4  # passes over a rollout's rows
-    norm_adv: bool = True  # normalise the advantages of each minibatch
+    norm_adv: bool = False  # normalise the advantages of each minibatch
     clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± this; inf: never
     clip_vloss: bool = False  # clip the change of the value by clip_coef too
     ent_coef: float = 0.0  # weight of the entropy bonus
@@ -291,8 +291,8 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 def act(agent, storage, lstm_states, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index;
-    lstm_states: (T + 2, 2, 2, N, H), the state before each row, which fills the next.
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index.
+    lstm_states: (T + 2, 2, 2, N, H), the state before each row, of which the next is filled.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
     obs, done = storage["obs"][step], storage["dones"][step]  # (N, D), (N,)

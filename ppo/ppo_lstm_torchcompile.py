@@ -77,7 +77,7 @@ class Args:
     env_id: str = "CartPole-v1"  # of Gymnasium, with vectors as observations and discrete actions
     hide: tuple[int, ...] | None = None  # unseen entries; None: CartPole-v1's velocities, 1 3
     total_timesteps: int = 300_000  # environment steps, in whole rollouts
-    learning_rate: float = 2e-3  # Adam's step size
+    learning_rate: float = 1e-3  # Adam's step size
     num_envs: int = 8  # N, environments side by side
     num_steps: int = 128  # T, steps of each environment in a rollout
     anneal_lr: bool = True  # let the learning rate fall linearly to 0

@@ -41,7 +41,8 @@ MINUTES = {  # method: its pair and its variant
 MINUTES_ENVS = ("HalfCheetah-v4", "Walker2d-v4")
 
 
-PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3"
+PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3 "
+PONG += "--learning-rate 1e-3 --clip-coef 0.2 --no-clip-vloss --vf-coef 4"
 WHICH = {  # pair: environments, actions, what is shown of it: environment, steps, flags
     "ppo": ("small problems, Gymnasium", "discrete", "CartPole-v1", 500_000, "compile"),
     "ppo_lstm": (
@@ -481,7 +482,7 @@ def which(records: list[dict], edges) -> str:
     for name, (envs, actions, env_id, steps, mode) in WHICH.items():
         keys = name, env_id, steps
         runs = [r for r in of_ours if (r["pair"], r["env_id"], r["total_timesteps"]) == keys]
-        runs = [r for r in runs if r["variant"].startswith(f"{name}_torchcompile:{mode}")]
+        runs = [r for r in runs if r["variant"] == f"{name}_torchcompile:{mode}"]
         where, took = machine(max(runs, key=lambda r: r["date"])) if runs else "", ""
         runs = [r for r in runs if machine(r) == where]
         if runs:

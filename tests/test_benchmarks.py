@@ -335,12 +335,12 @@ def test_seeds_as_one_curve():
     assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
 
 
-def test_minutes_are_of_one_machine_and_one_sitting():
+def test_minutes_are_of_one_machine_and_one_day():
     more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}
     found = learning(f"{FAST}:compile", *range(5), **more) + learning(EAGER, *range(5), **more)
     found += learning("CleanRL", *range(3), pair=EAGER, **more)
     found += learning("LeanRL --compile", *range(3), pair=EAGER, **more | {"cores": 1})
-    found += learning("sb3", *range(2), pair=EAGER, **more | {"date": "2026-01-01"})
+    found += learning("sb3", *range(2), pair=EAGER, **more | {"date": "2025-12-01"})
     panels = measured.minutes(found)
     assert {
         name: [r["seed"] for r in runs] for name, runs in panels.pop("Walker2d-v4").items()

@@ -115,13 +115,12 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     shown = [r for methods in found.values() for runs in methods.values() for r in runs]
     if not shown:
         return None
-    bands = {len(runs) for methods in found.values() for runs in methods.values()} - {1}
+    counts = {len(runs) for methods in found.values() for runs in methods.values()}
+    bands, alone = counts - {1}, "; without one, 1 seed" * (1 in counts)
     note = "At the dot 1M steps are done. A line without a band is one seed.\n"
     if bands:
         seeds = " or ".join(map(str, sorted(bands)))
-        note = (
-            f"Band: one standard deviation of {seeds} seeds; without one, 1 seed. Dot: 1M steps.\n"
-        )
+        note = f"Band: one standard deviation of {seeds} seeds{alone}. Dot: 1M steps.\n"
     note += f"Compiling counts. {machine(shown[0])} a run, {when(shown)}"
     fig, named = figure(6, 1.6 + 2 * len(found), note), {}
     for i, (env_id, methods) in enumerate(found.items(), 1):

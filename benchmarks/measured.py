@@ -272,8 +272,8 @@ def speed(sessions: list[list[dict]]) -> str:
         eager = found.get(EAGER, ([], ""))[0]
         if BFLOAT16 in found:
             runs = found[BFLOAT16][0]
-            gain = times(runs, eager, ", {:.1f} times eager")
-            more.append(f"{BFLOAT16} brings {name} to {figure(runs)} steps/s{gain}.")
+            gain = times(runs, eager, " ({:.1f} times eager)")
+            more.append(f"{name} makes {figure(runs)}{gain}")
     shown = [r for same in sessions for r in same]
     how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds"
     how += f"; {machine(shown[0])}, {when(shown)}"
@@ -284,7 +284,7 @@ def speed(sessions: list[list[dict]]) -> str:
             f". The machine was shared: runs of the bare simulator differed by up to {spread:.0%}"
         )
     table = rows_of(["script", EAGER, COMPILE, SB3, CLEANRL, LEANRL], rows)
-    return f"{table}\n\n*{' '.join([f'{how}.', *more])}*"
+    return f"{table}\n\n*{how}." + (f" With {BFLOAT16} {', '.join(more)}.*" if more else "*")
 
 
 def headline(sessions: list[list[dict]]) -> str:

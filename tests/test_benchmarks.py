@@ -203,7 +203,7 @@ def test_front_page_speeds():
     assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
     how, more = caption.split("-01-02. ")
     assert how.endswith("3 interleaved rounds; P, 2 cores, 2026")
-    assert more == f"`--compile --bfloat16` brings `{EAGER}` to 500 steps/s, 2.5 times eager.*"
+    assert more == f"With `--compile --bfloat16` `{EAGER}` makes 500 (2.5 times eager).*"
     assert "makes **3 times** the steps per second" in measured.headline([found])
     assert measured.headline([found]).endswith("script of that name it makes 4.9 times as many.")
     many = [r | {"pair": measured.MANY} for r in found]  # CleanRL has no script of that name

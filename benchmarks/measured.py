@@ -275,7 +275,7 @@ def speed(sessions: list[list[dict]]) -> str:
             gain = times(runs, eager, " ({:.1f} times eager)")
             more.append(f"{name} makes {figure(runs)}{gain}")
     shown = [r for same in sessions for r in same]
-    how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds"
+    how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds, times eager too"
     how += f"; {machine(shown[0])}, {when(shown)}"
     alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
     spread = max((max(found) / min(found) - 1 for found in alone if found), default=0)
@@ -300,7 +300,7 @@ def headline(sessions: list[list[dict]]) -> str:
     eager = gains(EAGER, cases.values())
     cleanrl = gains(CLEANRL, [found for name, found in cases.items() if name != MANY])
     text = f"With {COMPILE} a fast script makes **{eager} times** the steps per second of its"
-    text += f" eager sibling. Of CleanRL's script of that name it makes {cleanrl} times as many."
+    text += f" eager sibling. Of CleanRL's counterpart it makes {cleanrl} times as many."
     return text if eager and cleanrl else ""
 
 

@@ -30,7 +30,7 @@ TREE = {  # script: (parent or None, what it is); one without a file is not show
         "MuJoCo on EnvPool, many environments at once",
     ),
     "ppo_atari_envpool": (None, "Atari: a CNN, uint8 pixels, lives"),
-    "ppo_atari": ("ppo_atari_envpool", "ALE's own simulator: Linux, macOS, Windows"),
+    "ppo_atari": ("ppo_atari_envpool", "ALE's own simulator, where EnvPool has no wheel"),
     "ppo_atari_envpool_multigpu": ("ppo_atari_envpool", "one process a device, torchrun"),
     "ppo_atari_envpool_lstm": ("ppo_atari_envpool", "single frames: an LSTM"),
 }

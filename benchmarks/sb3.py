@@ -129,6 +129,7 @@ def main() -> None:
         gae_lambda=args.gae_lambda,
         clip_range=args.clip_coef,
         clip_range_vf=args.clip_coef if args.clip_vloss else None,
+        normalize_advantage=args.norm_adv,
         ent_coef=args.ent_coef,
         vf_coef=args.vf_coef,
         max_grad_norm=args.max_grad_norm,

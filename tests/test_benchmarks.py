@@ -202,10 +202,10 @@ def test_front_page_speeds():
     assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
     assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
     how, more = caption.split("-01-02. ")
-    assert how.endswith("3 interleaved rounds; P, 2 cores, 2026")
+    assert how.endswith("3 interleaved rounds, times eager too; P, 2 cores, 2026")
     assert more == f"With `--compile --bfloat16` `{EAGER}` makes 500 (2.5 times eager).*"
     assert "makes **3 times** the steps per second" in measured.headline([found])
-    assert measured.headline([found]).endswith("script of that name it makes 4.9 times as many.")
+    assert measured.headline([found]).endswith("CleanRL's counterpart it makes 4.9 times as many.")
     many = [r | {"pair": measured.MANY} for r in found]  # CleanRL has no script of that name
     assert "4.9" in measured.headline([found, many]) and not measured.headline([many])
     assert "123 (1 environment) | 900 eager (1 environment)" in measured.speed([many])

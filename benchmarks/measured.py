@@ -275,8 +275,8 @@ def speed(sessions: list[list[dict]]) -> str:
             gain = times(runs, eager, " ({:.1f} times eager)")
             more.append(f"{name} makes {figure(runs)}{gain}")
     shown = [r for same in sessions for r in same]
-    how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds, times eager too"
-    how += f"; {machine(shown[0])}, {when(shown)}"
+    how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds, "
+    how += f"times eager too; {machine(shown[0])}, {when(shown)}"
     alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
     spread = max((max(found) / min(found) - 1 for found in alone if found), default=0)
     if spread > 0.1:

@@ -63,7 +63,13 @@ WHICH = {  # pair: environments, actions, what is shown of it: environment, step
     "ppo_atari_envpool": ("8 of Atari, EnvPool", "discrete", "Pong-v5", 1_800_000, PONG),
     "ppo_atari": ("8 of Atari, ALE", "discrete", "ALE/Pong-v5", 1_800_000, PONG),
     "ppo_atari_envpool_multigpu": ("8 of Atari, EnvPool, a process a GPU", "discrete", "", 0, ""),
-    "ppo_atari_envpool_lstm": ("8 of Atari, single frames", "discrete", "", 0, ""),
+    "ppo_atari_envpool_lstm": (
+        "8 of Atari, single frames",
+        "discrete",
+        "Pong-v5",
+        1_800_000,
+        PONG.replace("1e-3", "5e-4"),
+    ),
 }
 
 

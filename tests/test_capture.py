@@ -5,6 +5,7 @@ data raises. With one: the replayed graphs against the same calls made without. 
 needs a GPU, the slow tests run the rest on a CPU.
 """
 
+import re
 import warnings
 from functools import partial
 from types import SimpleNamespace
@@ -47,6 +48,8 @@ def executables(name, module, storage, noise, device, graphed=False, bfloat16=Fa
     """agent, optimizer, act and update as main binds them."""
     fast = name in FAST
     agent = actor = module.Agent(spaces(name), device=device)
+    if getattr(module, "network_too", False):
+        agent.network.compile()
     if fast and "atari" in name:
         actor = module.Agent(spaces(name), device="meta")
         from_module(agent).data.to_module(actor)
@@ -72,14 +75,20 @@ def executables(name, module, storage, noise, device, graphed=False, bfloat16=Fa
 
 
 @pytest.fixture
-def compiled():
+def compiled(monkeypatch):
     """Compiles what main compiles: a script's name -> as much of it as executables needs."""
     torch.compiler.reset()
 
-    def compile_(name):
-        module = load(name)
-        names = ("act", "compute_gradients") if "atari" in name else ("compute_gradients",)
+    def compile_(name, device):
+        module, text = load(name), (PPO / f"{name}.py").read_text()
+        names = re.findall(r"torch\.compile\((\w+)\)", text)
         new = {key: torch.compile(getattr(module, key)) for key in names}
+        if "lstm" in name:  # compute_gradients, as it is, calls what is compiled
+            monkeypatch.setattr(module, "ppo_loss", new["ppo_loss"])
+            monkeypatch.setattr(module.LSTM, "fused", device == "cpu")
+        else:
+            assert "compute_gradients" in new
+        new["network_too"] = "agent.network.compile()" in text
         return SimpleNamespace(**{**vars(module), **new})
 
     with torch._dynamo.config.patch(trace_autograd_ops=True):
@@ -189,7 +198,7 @@ def test_replay_equals_eager(name, compiles, device, compiled, monkeypatch):
     Not under use_deterministic_algorithms: its index_put sorts, and cannot be captured.
     """
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    module, results = compiled(name) if compiles else load(name), []
+    module, results = compiled(name, device) if compiles else load(name), []
     for graphed in (False, device == "cuda"):
         torch.manual_seed(0)
         rng = torch.Generator().manual_seed(0)
@@ -213,7 +222,7 @@ def test_replay_equals_eager(name, compiles, device, compiled, monkeypatch):
 def test_compiled_act_in_nhwc(bfloat16, device, compiled):
     """Captured as without, bit for bit, and near to the plain act in NCHW and float32."""
     name, results = "ppo_atari_envpool_torchcompile", []
-    new, fast = compiled(name), device == "cuda"
+    new, fast = compiled(name, device), device == "cuda"
     for module, graphed in ((load(name), False), (new, False), (new, fast)):
         torch.manual_seed(0)
         plain = module is not new
@@ -239,7 +248,7 @@ def test_compiled_act_in_nhwc(bfloat16, device, compiled):
 @pytest.mark.parametrize("name", [name for name in ONE_PROCESS if name in FAST])
 def test_no_recompile_when_captured(name, device, compiled):
     """Two calls compile all there is to compile: the third captures, and compiling cannot be."""
-    module, rng = compiled(name), torch.Generator().manual_seed(0)
+    module, rng = compiled(name, device), torch.Generator().manual_seed(0)
     for graphed in (False, True)[: 1 + (device == "cuda")]:
         storage, noise = empty_storage(name, device, True), random_noise(name, N, device)
         _, optimizer, act, update = executables(name, module, storage, noise, device, graphed)
@@ -347,7 +356,8 @@ MODES += [(name, mode) for name in FAST for mode in ("compile", "cudagraphs")]
 @pytest.mark.parametrize(("name", "mode"), MODES)
 def test_act_and_update_never_wait(name, mode, device, compiled):
     """Once they are warm, no call within waits for the GPU."""
-    module, rng = load(name) if mode == "eager" else compiled(name), torch.Generator()
+    module = load(name) if mode == "eager" else compiled(name, device)
+    rng = torch.Generator()
     storage, noise = empty_storage(name, device), random_noise(name, N, device)
     fill(name, storage, seed=0)
     graphed = mode == "cudagraphs"

@@ -250,9 +250,9 @@ def printed(cwd, text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "ppo_atari_envpool"])
-def test_killed_interrupted_and_done(name, tmp_path):
+def test_killed_interrupted_and_done(tmp_path):
     """kill -9 and --resume, SIGTERM, then the command that it printed."""
+    name = "ppo"
     first = [*TINY, "--checkpoint-interval", 1, "--total-timesteps", 10**7]
     process = start(name, *first, cwd=tmp_path, until=lambda: [*tmp_path.glob("runs/*/*.pt")])
     time.sleep(random.random() / 2)
@@ -300,8 +300,8 @@ exec {shutil.which("g++")} "$@"
 """)
     compiler.chmod(0o755)
     env = os.environ | {"CXX": "g++", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    env |= {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # nothing is compiled yet
     name, flags = "ppo_torchcompile", [*TINY, "--compile", "--total-timesteps", 10**9]
+    flags += ["--clip-coef", random.uniform(0.1, 0.3)]  # a number that no kernel has had yet
     options = {"env": env, "start_new_session": True}
     process = start(name, *flags, cwd=tmp_path, until=held.exists, **options)
     os.killpg(process.pid, signal.SIGINT)

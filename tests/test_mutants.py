@@ -53,9 +53,7 @@ LOSS = [
     ("one step an epoch", "        optimizer.step()\n", "    optimizer.step()\n"),
     ("no clipping of gradients", "args.max_grad_norm, foreach", "float('inf'), foreach"),
 ]  # fmt: skip
-MAIN = [
-    ("one network for all seeds", "torch.manual_seed(args.seed)", "torch.manual_seed(0)"),
-    ("Adam's epsilon", "eps=1e-5", "eps=1e-8"),
+ROLLOUT = [
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("flags are not carried over", "        host[:, 0] = host[:, T]\n", ""),
     ("dones and terminations swapped", "rewards, dones, terminations = torch",
@@ -65,6 +63,13 @@ MAIN = [
      "host_dones[step + 1] = terminated"),
     ("time limits are kept as terminal", "(truncated & args.cleanrl_semantics)", "truncated"),
     ("rewards a row late", "host_rewards[step] =", "host_rewards[step + 1] ="),
+    ("a stale policy", "partial(act, agent,", "partial(act, __import__('copy').deepcopy(agent),"),
+    ("steps are not rows", "global_step += args.num_envs", "global_step += 1"),
+    ("lengths with reset rows", "episode_lengths += valid", "episode_lengths += 1"),
+]  # fmt: skip
+MAIN = [
+    ("one network for all seeds", "torch.manual_seed(args.seed)", "torch.manual_seed(0)"),
+    ("Adam's epsilon", "eps=1e-5", "eps=1e-8"),
     ("targets of the next value", "advantages + values[:T]", "advantages + values[1:]"),
     ("annealed a step early", "(iteration - 1) / args.num_iter", "iteration / args.num_iter"),
     ("never annealed", '        optimizer.param_groups[0]["lr"] = lrnow\n', ""),
@@ -85,9 +90,6 @@ MAIN = [
     ("the last epoch is logged", "torch.cat(losses).mean(0)", "losses[-1].mean(0)"),
     ("variance over all rows", 'batch["returns"], batch["valid"])',
      'batch["returns"], torch.ones(args.batch_size))'),
-    ("a stale policy", "partial(act, agent,", "partial(act, __import__('copy').deepcopy(agent),"),
-    ("steps are not rows", "global_step += args.num_envs", "global_step += 1"),
-    ("lengths with reset rows", "episode_lengths += valid", "episode_lengths += 1"),
 ]  # fmt: skip
 CONTINUOUS = [
     ("weights decay", "optim.Adam(", "optim.AdamW("),
@@ -277,11 +279,11 @@ WEIGHTS = [
     ("hidden gain of 1", "std=2**0.5", "std=1.0"),
     ("biases of 1", "bias_const=0.0", "bias_const=1.0"),
 ]  # fmt: skip
-TABLE = {  # the texts of LOSS are one in all scripts
-    ("hopper", check): [*LOSS, *MAIN, *CONTINUOUS],
-    ("atari_scripted", check): [*MAIN, *ATARI],
+TABLE = {  # the texts of LOSS are one in all scripts, and so are those of MAIN
+    ("hopper", check): [*LOSS, *ROLLOUT, *CONTINUOUS],
+    ("atari_scripted", check): [*ROLLOUT, *ATARI],
     ("ale_scripted", check): ALE,
-    ("cartpole", check): [*MAIN, *DISCRETE],
+    ("cartpole", check): [*ROLLOUT, *MAIN, *DISCRETE],
     ("lstm", check): [
         *MEMORY,
         ("velocities are seen", "(1, 3) if", "(0, 2) if"),
@@ -328,3 +330,10 @@ def test_mutant_is_seen(name, of, old, new, tmp_path):
     recorded(text.replace(old, new), job.start)  # what is recorded is still there
     with pytest.raises(AssertionError):
         of(job, tmp_path, edit=lambda text: text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["ppo_atari_envpool", "ppo_continuous_action"])
+def test_the_lines_of_all_scripts(name):
+    """What is mutated in one script alone stands in the others too."""
+    text = (PPO / f"{name}.py").read_text()
+    assert all(text.count(old) == 1 for _, old, _ in [*LOSS, *MAIN])

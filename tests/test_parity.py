@@ -126,10 +126,11 @@ logratio = Categorical(logits=logits).log_prob(rows["actions"]) - rows["logprobs
 @pytest.mark.slow
 @pytest.mark.parametrize(("eager", "fast"), [pair for pair in PAIRS if pair[0] in COMPILED])
 def test_compiled(eager, fast, tmp_path):
-    one, _ = train(eager, folder=tmp_path / "eager")
+    one, plain = train(eager, folder=tmp_path / "eager")
     for flags, first, bound, later in COMPILED[eager]:
         two, run = train(fast, "--compile", *flags, folder=tmp_path / "fast")
         assert run.mode == "compile" + "+bfloat16" * ("--bfloat16" in flags)
+        assert run.checkpoint["agent"].keys() == plain.checkpoint["agent"].keys()
         for tag in (tag for tag in one if tag.startswith("losses/")):
             found = differences(one, two, tag)
             assert len(found) == ITERATIONS

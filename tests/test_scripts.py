@@ -10,9 +10,11 @@ import tomllib
 import gymnasium as gym
 import numpy as np
 import pytest
+import test_parity
 from helpers import (
     FAST,
     IN_TURN,
+    PAIRS,
     PPO,
     ROOT,
     SCRIPTS,
@@ -32,13 +34,19 @@ SUMMARY = "script args device mode global_step sps phase_s mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
 MODES = [(name, []) for name in SCRIPTS if name not in FAST]
 MODES += [(name, ["--cudagraphs"]) for name in FAST]
-MODES += [pytest.param(x, ["--compile", "--cudagraphs"], marks=pytest.mark.slow) for x in FAST]
+COMPILED = ["--compile", "--cudagraphs", "--num-envs", 4, "--total-timesteps", 96]
+MODES += [  # the others are compiled in test_parity
+    pytest.param(fast, COMPILED, marks=pytest.mark.slow)
+    for eager, fast in PAIRS
+    if eager not in test_parity.COMPILED
+]
 
 
 @pytest.mark.parametrize(("name", "flags"), MODES)
 def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     """In each mode: curves, a summary, a checkpoint from which the same network can be made."""
     run = run_main(name, *TINY, *flags, "--measure-burnin", 1, runs_dir=tmp_path)
+    rows = 8 * run.N  # in an iteration
     captured, mode = capsys.readouterr(), "compile" if "--compile" in flags else "eager"
     assert captured.out.startswith(f"{mode} on cpu")
     warning = "--cudagraphs needs a CUDA device: running without\n"
@@ -47,18 +55,18 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     assert re.fullmatch(rf"\w+-v\d__{name}__1__\d{{6}}-\d{{6}}-\d+", run_dir.name)
     summary = json.loads((run_dir / "summary.json").read_text())
     assert list(summary) == SUMMARY.split()
-    assert (summary["script"], summary["mode"], summary["global_step"]) == (name, mode, 48)
+    assert (summary["script"], summary["mode"], summary["global_step"]) == (name, mode, 3 * rows)
     assert list(summary["phase_s"]) == ["rollout", "advantages", "update", "log"]
     assert all(seconds > 0 for seconds in summary["phase_s"].values())
-    assert summary["sps"] == pytest.approx(32 / sum(summary["phase_s"].values()))
+    assert summary["sps"] == pytest.approx(2 * rows / sum(summary["phase_s"].values()))
     curves = scalars(run_dir)
     assert {tag for tag in curves if tag.startswith("losses/")} == {
         f"losses/{loss}" for loss in (*load(name).LOSSES, "explained_variance")
     }
     lr = load(name).Args.learning_rate
-    expected = [(16, lr), (32, lr * 2 / 3), (48, lr / 3)]
+    expected = [(rows, lr), (2 * rows, lr * 2 / 3), (3 * rows, lr / 3)]
     np.testing.assert_allclose(curves["charts/learning_rate"], expected, rtol=1e-6)
-    assert [step for step, _ in curves["charts/SPS"]] == [32, 48]
+    assert [step for step, _ in curves["charts/SPS"]] == [2 * rows, 3 * rows]
 
     checkpoint = torch.load(run_dir / "checkpoint.pt", weights_only=True)
     statistics = {"obs_rms", "return_rms"} if "continuous" in name else set()
@@ -67,13 +75,13 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     agent.load_state_dict(checkpoint["agent"])
     for trained, loaded in zip(run.agent.parameters(), agent.parameters(), strict=True):
         assert torch.equal(trained, loaded)
-    assert checkpoint["args"] == summary["args"] and checkpoint["global_step"] == 48
+    assert checkpoint["args"] == summary["args"] and checkpoint["global_step"] == 3 * rows
     steps = {float(state["step"]) for state in checkpoint["adam"].values()}
     assert steps == {3 * 2 * 2}, "iterations, epochs and minibatches"
     if statistics:
         mean, var, count = checkpoint["obs_rms"]
         assert mean == run.obs_rms.mean.tolist() and var == run.obs_rms.var.tolist()
-        assert count == 2 * 25 + 1e-4, "an observation a step, and the first"
+        assert count == run.N * 25 + 1e-4, "an observation a step, and the first"
 
 
 def test_alone_in_an_empty_folder(tmp_path):

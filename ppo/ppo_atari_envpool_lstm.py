@@ -10,7 +10,7 @@ Shapes: T num_steps, N num_envs, A actions, B = T * N batch_size, M minibatch_si
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
 is ignored, and row t is an autoreset step: valid[t] is 0, and it weighs nothing.
-Only after such a row is the memory set to zero: its value is what a truncation bootstraps from.
+Only after such a row is the memory set to zero: a truncation bootstraps from that row's value.
 """
 
 # /// script
@@ -130,10 +130,10 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations: x (..., D), dones (...) -> hidden (..., H) float32, state.
+    """nn.LSTM's equations: x (..., input_size), dones (...) -> hidden (..., H) float32, state.
 
-    The rows are E environments', step after step; state: (2, E, H), before the first one and after
-    the last. Where dones is set, a row is read with its episode's memory, and the next with none.
+    Rows in order of time, those of E environments a step; state: h and c, (2, E, H), before the
+    first and after the last. Where dones is set, a row is read with its memory, the next with none.
     """
 
     def __init__(self, input_size, hidden_size, device=None):

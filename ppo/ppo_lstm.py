@@ -9,7 +9,7 @@ Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minib
 Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
 Gymnasium resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the
 action is ignored, and row t is an autoreset step: valid[t] is 0, and it weighs nothing.
-Only after such a row is the memory set to zero: its value is what a truncation bootstraps from.
+Only after such a row is the memory set to zero: a truncation bootstraps from that row's value.
 """
 
 # /// script
@@ -66,7 +66,7 @@ class Args:
     measure_burnin: int = 3  # iterations left out of the steps per second
 
     env_id: str = "CartPole-v1"  # of Gymnasium, with vectors as observations and discrete actions
-    hide: tuple[int, ...] | None = None  # unseen entries; None: CartPole-v1's velocities, 1 3
+    hide: tuple[int, ...] | None = None  # unseen entries; None: 1 3 on CartPole-v1, else none
     total_timesteps: int = 300_000  # environment steps, in whole rollouts
     learning_rate: float = 1e-3  # Adam's step size
     num_envs: int = 8  # N, environments side by side
@@ -137,10 +137,10 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations: x (..., D), dones (...) -> hidden (..., H) float32, state.
+    """nn.LSTM's equations: x (..., input_size), dones (...) -> hidden (..., H) float32, state.
 
-    The rows are E environments', step after step; state: (2, E, H), before the first one and after
-    the last. Where dones is set, a row is read with its episode's memory, and the next with none.
+    Rows in order of time, those of E environments a step; state: h and c, (2, E, H), before the
+    first and after the last. Where dones is set, a row is read with its memory, the next with none.
     """
 
     def __init__(self, input_size, hidden_size, device=None):
@@ -176,8 +176,8 @@ class Recurrent(nn.Module):
 
 
 class Agent(nn.Module):
-    """Two networks with a memory: obs (..., D), dones (...), lstm_state (2, 2, E, 64), actor's and
-    critic's -> logits (..., A), value (...), lstm_state, float32."""
+    """Two networks with a memory: obs (..., D), dones (...), lstm_state (2, 2, E, 64), actor and
+    critic, h and c -> logits (..., A), value (...), lstm_state, float32."""
 
     def __init__(self, envs, device=None):
         super().__init__()

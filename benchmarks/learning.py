@@ -170,7 +170,8 @@ def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_gam
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(path.name.split(".")[3]) for path in run_dir.glob("events.*"))
         learned = curve(run_dir, start, job["total_timesteps"])
-        played = {"seconds": round(time.time() - began, 1), "startup_s": startup_s(run_dir, start)}
+        seconds = learned[-1][1] if earlier else round(time.time() - began, 1)  # of all stretches
+        played = {"seconds": seconds, "startup_s": startup_s(run_dir, start)}
         if eval_games:
             try:
                 run_process(python("ppo/ppo_eval.py", run_dir, "--episodes", eval_games))

@@ -1,4 +1,4 @@
-"""Proximal Policy Optimization (PPO) with a memory, on Atari frame by frame: one of a pair.
+"""Proximal Policy Optimization (PPO) with a memory, on single frames of Atari: one of a pair.
 
     python ppo/ppo_atari_envpool_lstm.py                                    # eager
     python ppo/ppo_atari_envpool_lstm_torchcompile.py --compile --cudagraphs   # made fast
@@ -248,7 +248,7 @@ def act(agent, storage, lstm_states, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
     storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: (1,) int64;
-    lstm_states: (T + 2, 2, N, H), the state before each row, which fills the next.
+    lstm_states: (T + 2, 2, N, H), the state before each row; row step + 1 is filled.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
     obs, done, exponential = storage["obs"][step][0], storage["dones"][step][0], noise[step][0]

@@ -1,4 +1,4 @@
-"""Proximal Policy Optimization (PPO) with a memory, on Atari frame by frame: one of a pair.
+"""Proximal Policy Optimization (PPO) with a memory, on single frames of Atari: one of a pair.
 
     python ppo/ppo_atari_envpool_lstm.py                                    # eager
     python ppo/ppo_atari_envpool_lstm_torchcompile.py --compile --cudagraphs   # made fast
@@ -102,7 +102,7 @@ class Args:
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
     keep_memory: bool = True  # freed memory stays with the process (glibc)
     bfloat16: bool = False  # convolutions and hidden layer with 2 to 3 digits: other trajectories
-    fused_lstm: bool = True  # with --compile, on a CPU, one call learns from all rows
+    fused_lstm: bool = True  # with --compile, on a CPU, all rows of a minibatch in one call
 
     def __post_init__(self):
         for rule, holds, names in (
@@ -165,8 +165,8 @@ class LSTM(nn.Module):
 
     def forward(self, x, dones, state):
         h, c = state  # (E, H) each
-        # fast: all rows in one call, as nn.LSTM; row by row each of its operations is a call, and a
-        # compiler takes minutes. A done is one more entry of x, which shuts three gates: the state
+        # fast: all rows in one call, as nn.LSTM; the loop is a call for each operation of each row
+        # and compiles for minutes. A done, as one more entry of x, shuts three gates: the state
         # after that row is 0, and so is its output, which weighs nothing
         if self.fused and torch.is_grad_enabled():
             shut = torch.tensor([-1e9, -1e9, 0.0, -1e9]).repeat_interleave(h.shape[1])  # i, f, g, o
@@ -286,7 +286,7 @@ def act(agent, storage, lstm_states, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
     storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: (1,) int64;
-    lstm_states: (T + 2, 2, N, H), the state before each row, which fills the next.
+    lstm_states: (T + 2, 2, N, H), the state before each row; row step + 1 is filled.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
     obs, done, exponential = storage["obs"][step][0], storage["dones"][step][0], noise[step][0]
@@ -370,7 +370,7 @@ if __name__ == "__main__":
     agent_inference = Agent(envs, device="meta")  # draws no random numbers
     from_module(agent).data.to_module(agent_inference)
     # fast: half the bytes between layers and, where a processor has it, twice the rate; parameters,
-    # heads, losses and Adam stay float32
+    # LSTM, heads, losses and Adam stay float32
     if args.bfloat16:
         for network in (agent.network, agent_inference.network):
             network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
@@ -420,7 +420,7 @@ if __name__ == "__main__":
     act = partial(act, agent_inference, storage, lstm_states, noise)
     gradients = partial(compute_gradients, agent, args, batch, lstm_states[0])
     update = partial(update, gradients, optimizer)
-    # fast: one launch replays a step's dozens of kernels, or an epoch's hundreds; the first two
+    # fast: one launch replays a step's dozens of kernels, or an epoch's thousands; the first two
     # calls compile and allocate, the third captures; all are real updates
     if "cudagraphs" in modes:
         act, update = CudaGraphModule(act, warmup=3), CudaGraphModule(update, warmup=3)

@@ -259,7 +259,7 @@ def act(agent, storage, lstm_states, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
     storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index.
-    lstm_states: (T + 2, 2, 2, N, H), the state before each row, of which the next is filled.
+    lstm_states: (T + 2, 2, 2, N, H), the state before each row; row step + 1 is filled.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
     obs, done = storage["obs"][step], storage["dones"][step]  # (N, D), (N,)

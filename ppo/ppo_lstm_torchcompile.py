@@ -97,7 +97,7 @@ class Args:
     compile: bool = False  # compile the loss: the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a CUDA device
     numpy_acting: bool = True  # with --compile, or --cudagraphs on a GPU, act in NumPy
-    fused_lstm: bool = True  # with --compile, on a CPU, one call learns from all rows
+    fused_lstm: bool = True  # with --compile, on a CPU, all rows of a minibatch in one call
 
     def __post_init__(self):
         for rule, holds, names in (
@@ -167,8 +167,8 @@ class LSTM(nn.Module):
 
     def forward(self, x, dones, state):
         h, c = state  # (E, H) each
-        # fast: all rows in one call, as nn.LSTM; row by row each of its operations is a call, and a
-        # compiler takes minutes. A done is one more entry of x, which shuts three gates: the state
+        # fast: all rows in one call, as nn.LSTM; the loop is a call for each operation of each row
+        # and compiles for minutes. A done, as one more entry of x, shuts three gates: the state
         # after that row is 0, and so is its output, which weighs nothing
         if self.fused and torch.is_grad_enabled():
             shut = torch.tensor([-1e9, -1e9, 0.0, -1e9]).repeat_interleave(h.shape[1])  # i, f, g, o
@@ -292,7 +292,7 @@ def act(agent, storage, lstm_states, noise, step):
     """Samples the actions of row `step` from the policy and fills that row of the storage.
 
     storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index.
-    lstm_states: (T + 2, 2, 2, N, H), the state before each row, of which the next is filled.
+    lstm_states: (T + 2, 2, 2, N, H), the state before each row; row step + 1 is filled.
     Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
     """
     obs, done = storage["obs"][step], storage["dones"][step]  # (N, D), (N,)
@@ -371,7 +371,7 @@ if __name__ == "__main__":
         parser.error(f"argument --env-id: {args.env_id}: {error}")
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(envs, device=device)
-    # fast: NumPy's own copy of the policy, on the CPU
+    # fast: NumPy's own copy of the agent, on the CPU
     agent_inference = Agent(envs, device="meta").to_empty(device="cpu")  # draws no random numbers
     # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
     # capturable Adam's step raises when it is captured
@@ -416,7 +416,7 @@ if __name__ == "__main__":
     act = partial(act, agent, storage, lstm_states, noise)
     gradients = partial(compute_gradients, agent, args, batch, lstm_states[0])
     update = partial(update, gradients, optimizer)
-    # fast: one launch replays an epoch, instead of a thousand; the first two calls compile and
+    # fast: one launch replays an epoch, instead of thousands; the first two calls compile and
     # allocate, the third captures; all are real updates
     if "cudagraphs" in modes:
         update = CudaGraphModule(update, warmup=3)
@@ -500,7 +500,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
         act(T)  # for values[T] alone
-        # fast: log-probabilities and values of all rows in one pass, from what NumPy has remembered
+        # fast: log-probabilities and values of all rows in one pass, from what NumPy has kept
         if numpy_acting:
             device_states.copy_(lstm_states)  # sync
             for key, rows in (("obs", obs), ("dones", ends), ("actions", actions)):

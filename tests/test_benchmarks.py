@@ -641,6 +641,7 @@ def test_learning_in_stretches(tmp_path, monkeypatch):
     assert measured.learned([first, second]) == [[{**second, "pair": EAGER, "cut": True}]]
     steps, seconds, _ = zip(*second["curve"], strict=True)
     assert steps[-1] > first["until"] and list(seconds) == sorted(seconds)
+    assert second["seconds"] == seconds[-1], "of both stretches"
 
 
 def test_two_at_once(tmp_path):

@@ -480,15 +480,21 @@ def returns(records: list[dict]) -> str:
     return f"{table}\n\n*{how}; [CleanRL's]({SOURCE}): 3 seeds.*" if best else ""
 
 
+def on_front(run: dict) -> bool:
+    """Whether the front page's choice of a script gives the figures of this run of learned()."""
+    *_, env_id, steps, mode = WHICH.get(run["pair"], ("", 0, ""))
+    wanted = f"{run['pair']}_torchcompile:{mode}", env_id, steps
+    found = tuple(run[field] for field in ("variant", "env_id", "total_timesteps"))
+    return found == wanted and not run["cut"]
+
+
 def which(records: list[dict], edges) -> str:
     """The front page's choice of a script: what it is for, edges(pair), and what runs of its fast
     script came to and in how many minutes, on the machine of the newest of them."""
     rows = []
-    of_ours = [r for same in learned(records) for r in same if ours(r) and not r["cut"]]
-    for name, (envs, actions, env_id, steps, mode) in WHICH.items():
-        keys = name, env_id, steps
-        runs = [r for r in of_ours if (r["pair"], r["env_id"], r["total_timesteps"]) == keys]
-        runs = [r for r in runs if r["variant"] == f"{name}_torchcompile:{mode}"]
+    of_front = [r for same in learned(records) for r in same if on_front(r)]
+    for name, (envs, actions, env_id, *_) in WHICH.items():
+        runs = [r for r in of_front if r["pair"] == name]
         where, took = machine(max(runs, key=lambda r: r["date"])) if runs else "", ""
         runs = [r for r in runs if machine(r) == where]
         if runs:

@@ -21,6 +21,7 @@ from measured import (
     machine,
     minutes,
     of_today,
+    on_front,
     plain,
     ratio,
     rounds,
@@ -135,10 +136,12 @@ def plot_minutes(records: list[dict]) -> Figure | None:
 
 
 def plot_learning(records: list[dict], front: bool) -> Figure | None:
-    """Returns over steps by default flags, a panel a pair, environment and schedule, of the machine
-    with most runs: those with ENOUGH seeds of both siblings if front, else the others."""
+    """Returns over steps by default flags, and of the front page's runs by others, a panel a pair,
+    environment and schedule, of the machine with most runs: those with ENOUGH seeds of both
+    siblings if front, else the others."""
     cases, seeds = {}, {}
-    for same in sorted(learned(plain(records)), key=len):
+    recipes = [[r for r in same if on_front(r) and not plain([r])] for same in learned(records)]
+    for same in sorted([*learned(plain(records)), *filter(None, recipes)], key=len):
         task = same[0]["pair"], same[0]["env_id"], same[0]["total_timesteps"]
         cases[task] = {name: runs for name, (runs, _) in columns(same, len).items()}
         seeds[task] = min(len(cases[task].get(name, [])) for name in (EAGER, COMPILE))
@@ -146,6 +149,7 @@ def plot_learning(records: list[dict], front: bool) -> Figure | None:
     if not chosen:
         return None
     note = f"Mean and one standard deviation over seeds; of fewer than {SEEDS} a line each"
+    note += "\nPong of 1.8 million steps: by the front page's recipe" * any(recipes)
     if front:
         counts = sorted({seeds[task] for task in chosen})
         note = f"Mean and one standard deviation over {' or '.join(map(str, counts))} seeds"

@@ -131,9 +131,9 @@ def make_envs(args):
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)
         env = env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
-        low, high = env.observation_space.low, env.observation_space.high
-        seen = np.delete(np.arange(len(low)), hide)  # IndexError if there is none to delete
-        space = gym.spaces.Box(low[seen], high[seen], dtype=low.dtype)
+        shape = env.observation_space.shape
+        seen = np.delete(np.arange(shape[0]), hide)  # IndexError if there is none to delete
+        space = gym.spaces.Box(-np.inf, np.inf, (len(seen), *shape[1:]))
         return gym.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
 
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs)

@@ -4,6 +4,7 @@ from functools import partial
 
 import envpool
 import gymnasium as gym
+import numpy as np
 import pytest
 from helpers import SCRIPTS, insert, load, run_main
 from test_reference import ScriptedGames
@@ -90,8 +91,25 @@ newlogprob, carried = Categorical(logits=logits).log_prob(mb["actions"]), lstm_s
     torch.testing.assert_close(run.newvalue, run.mb["values"], rtol=0, atol=1e-6)
 
 
+class Counts(gym.Env):
+    """Three numbers without bounds of their own to be seen."""
+
+    observation_space, action_space = gym.spaces.MultiDiscrete([5, 5, 5]), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.arange(3), {}
+
+    def step(self, action):
+        return np.arange(3), 1.0, False, False, {}
+
+
+gym.register("Counts-v0", Counts)
+
+
 def test_others_keep_their_entries(tmp_path):
-    """--hide takes CartPole's velocities by default, of other environments nothing unasked."""
+    """--hide takes CartPole's velocities by default, of other environments nothing unasked; of
+    whole numbers too."""
     sizes = "--num-envs 4 --num-steps 8 --num-minibatches 2 --total-timesteps 32".split()
     for env_id, hide, entries in (
         ("CartPole-v1", [], 2),
@@ -99,7 +117,9 @@ def test_others_keep_their_entries(tmp_path):
         ("Acrobot-v1", [], 6),
         ("Acrobot-v1", ["--hide", 4, 5], 4),
         ("CliffWalking-v1", [], 48),
+        ("Counts-v0", ["--hide", 1], 2),
     ):
         run = run_main("ppo_lstm", "--env-id", env_id, *hide, *sizes, runs_dir=tmp_path)
         assert run.obs.shape == (9, 4, entries)
         assert run.args.hide == (tuple(hide[1:]) or None)
+    assert (run.obs == torch.tensor([0.0, 2.0])).all()

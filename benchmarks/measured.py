@@ -32,8 +32,8 @@ SITTING = timedelta(hours=6)  # between the first and the last session's start
 DAY = timedelta(days=1)  # between the first and the last end of runs that take hours together
 ONE, MANY = "ppo_continuous_action", "ppo_continuous_action_envpool"
 MINUTES = {  # method: its pair and its variant
-    "ours, many environments": (MANY, f"{MANY}_torchcompile:compile"),
-    "ours, one environment": (ONE, f"{ONE}_torchcompile:compile"),
+    MANY: (MANY, f"{MANY}_torchcompile:compile"),
+    ONE: (ONE, f"{ONE}_torchcompile:compile"),
     f"{LEANRL} --compile": (ONE, f"{LEANRL} --compile"),
     CLEANRL: (ONE, CLEANRL),
     SB3: (ONE, "sb3"),
@@ -46,7 +46,7 @@ PONG += "--learning-rate 1e-3 --clip-coef 0.2 --no-clip-vloss --vf-coef 4"
 WHICH = {  # pair: environments, actions, what is shown of it: environment, steps, flags
     "ppo": ("small problems, Gymnasium", "discrete", "CartPole-v1", 500_000, "compile"),
     "ppo_lstm": (
-        "the same, a part unseen: `--hide 1 3`",
+        "the same, partially observed: `--hide 1 3`",
         "discrete",
         "CartPole-v1",
         300_000,
@@ -62,7 +62,13 @@ WHICH = {  # pair: environments, actions, what is shown of it: environment, step
     ),
     "ppo_atari_envpool": ("8 of Atari, EnvPool", "discrete", "Pong-v5", 1_800_000, PONG),
     "ppo_atari": ("8 of Atari, ALE", "discrete", "ALE/Pong-v5", 1_800_000, PONG),
-    "ppo_atari_envpool_multigpu": ("8 of Atari, EnvPool, a process a GPU", "discrete", "", 0, ""),
+    "ppo_atari_envpool_multigpu": (
+        "8 of Atari, EnvPool, one process per GPU",
+        "discrete",
+        "",
+        0,
+        "",
+    ),
     "ppo_atari_envpool_lstm": (
         "8 of Atari, single frames",
         "discrete",
@@ -106,7 +112,8 @@ def newest(records: list[dict]) -> list[list[dict]]:
     in_time = sorted(records, key=lambda r: r["session"])
     cases = groups(in_time, "pair", "num_envs", *MACHINE).values()
     found = [list(groups(case, "session").values())[-1] for case in cases]
-    return sorted(found, key=lambda same: (same[0]["pair"], same[0]["num_envs"]))
+    order = [*WHICH, *(same[0]["pair"] for same in found)]  # the front page's
+    return sorted(found, key=lambda same: (order.index(same[0]["pair"]), same[0]["num_envs"]))
 
 
 def sitting(records: list[dict]) -> list[list[dict]]:
@@ -279,18 +286,31 @@ def speed(sessions: list[list[dict]]) -> str:
         if BFLOAT16 in found:
             runs = found[BFLOAT16][0]
             gain = times(runs, eager, " ({:.1f} times eager)")
-            more.append(f"{name} makes {figure(runs)}{gain}")
+            more.append(f"{name} {figure(runs)}{gain}")
     shown = [r for same in sessions for r in same]
-    how = f"Steps/s of the whole loop, medians of {rounds(shown)} interleaved rounds, "
-    how += f"times eager too; {machine(shown[0])}, {when(shown)}"
+    how = f"Steps/s of the whole loop, and ratios within a round: medians of {rounds(shown)} "
+    how += f"interleaved rounds; {machine(shown[0])}, {when(shown)}"
     alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
     spread = max((max(found) / min(found) - 1 for found in alone if found), default=0)
     if spread > 0.1:
-        how += (
-            f". The machine was shared: runs of the bare simulator differed by up to {spread:.0%}"
-        )
+        how += f". The machine was shared: the environments alone differed by up to {spread:.0%}"
     table = rows_of(["script", EAGER, COMPILE, SB3, CLEANRL, LEANRL], rows)
-    return f"{table}\n\n*{how}." + (f" With {BFLOAT16} {', '.join(more)}.*" if more else "*")
+    return f"{table}\n\n*{how}." + (f" {BFLOAT16}: {', '.join(more)}.*" if more else "*")
+
+
+def first_minutes(records: list[dict]) -> str:
+    """What the first panel of minutes() comes to: ours by many environments, and CleanRL's."""
+    env_id = MINUTES_ENVS[0]
+    methods = minutes(records).get(env_id, {})
+    if not {MANY, CLEANRL} <= methods.keys():
+        return ""
+    took = {name: median(values(runs, "seconds")) / 60 for name, runs in methods.items()}
+    to = {name: f"{np.mean(values(runs, 'mean_return')):,.0f}" for name, runs in methods.items()}
+    n = methods[MANY][0]["cores"]
+    where = {1: "one core", 2: "two cores"}.get(n, cores(n))
+    text = f"A million steps of {env_id} take **{took[MANY]:.2g} minutes** of {where} and return "
+    text += f"{to[MANY]}, by many environments and hyper-parameters for them. CleanRL's script "
+    return f"{text}takes {took[CLEANRL]:.2g} minutes and returns {to[CLEANRL]}."
 
 
 def headline(sessions: list[list[dict]]) -> str:
@@ -305,8 +325,8 @@ def headline(sessions: list[list[dict]]) -> str:
 
     eager = gains(EAGER, cases.values())
     cleanrl = gains(CLEANRL, [found for name, found in cases.items() if name != MANY])
-    text = f"With {COMPILE} a fast script makes **{eager} times** the steps per second of its"
-    text += f" eager sibling. Of CleanRL's counterpart it makes {cleanrl} times as many."
+    text = f"With {COMPILE} a fast script makes **{eager} times** its eager sibling's steps per "
+    text += f"second. Of CleanRL's it makes {cleanrl} times as many."
     return text if eager and cleanrl else ""
 
 
@@ -464,6 +484,7 @@ def returns(records: list[dict]) -> str:
     """The front page's returns, beside those that CleanRL has published: by default flags, after as
     many steps, SEEDS or more; of each pair and environment those of the machine with most runs."""
     best: dict[tuple, list[str]] = {}
+    theirs = [r for same in learned(records) for r in same if r["variant"] == CLEANRL]
     newest_last = sorted(learned(plain(records)), key=lambda same: max(r["date"] for r in same))
     for same in sorted(newest_last, key=len):
         name, env_id = same[0]["pair"], same[0]["env_id"]
@@ -473,11 +494,15 @@ def returns(records: list[dict]) -> str:
         cells = [over_seeds(runs) if len(runs) >= SEEDS else "" for runs in sides]
         if steps == same[0]["total_timesteps"] and not same[0]["cut"] and any(cells):
             first = [f"`{name}`, {env_id}", f"{steps / 1e6:g}M"]
-            best[name, env_id] = [*first, *cells, spread(mean, std)]
-    header = ["script and environment", "steps", EAGER, COMPILE, "CleanRL's published"]
+            again = [r for r in theirs if (r["env_id"], r["total_timesteps"]) == (env_id, steps)]
+            again = [r for r in again if same[0]["pair"] in (MANY, r["pair"]) and not r["cut"]]
+            here = over_seeds(again) if len(again) >= SEEDS else ""
+            best[name, env_id] = [*first, *cells, here, spread(mean, std)]
+    header = ["script and environment", "steps", EAGER, COMPILE, "CleanRL's here"]
+    header.append("CleanRL's published")
     table = rows_of(header, [best[task] for task in sorted(best)])
     how = "Mean return of the last 100 episodes, ± standard deviation over seeds"
-    return f"{table}\n\n*{how}; [CleanRL's]({SOURCE}): 3 seeds.*" if best else ""
+    return f"{table}\n\n*{how}; [published]({SOURCE}): 3 seeds.*" if best else ""
 
 
 def on_front(run: dict) -> bool:
@@ -488,41 +513,52 @@ def on_front(run: dict) -> bool:
     return found == wanted and not run["cut"]
 
 
-def which(records: list[dict], edges) -> str:
+def which(records: list[dict], edges, parents: dict) -> str:
     """The front page's choice of a script: what it is for, edges(pair), and what runs of its fast
-    script came to and in how many minutes, on the machine of the newest of them."""
-    rows = []
+    script came to, on the machine of the newest of them; in how many minutes, by its last day."""
+    rows, shown = [], []
     of_front = [r for same in learned(records) for r in same if on_front(r)]
     for name, (envs, actions, env_id, *_) in WHICH.items():
         runs = [r for r in of_front if r["pair"] == name]
         where, took = machine(max(runs, key=lambda r: r["date"])) if runs else "", ""
         runs = [r for r in runs if machine(r) == where]
         if runs:
-            took = (
-                f"{env_id}: {over_seeds(runs)}, {median(values(runs, 'seconds')) / 60:.2g} minutes"
-            )
-            took += f" on {where}"
-        rows.append([f"[`{name}`](ppo/README.md#{name})", envs, actions, *edges(name), took])
-    header = ["script", "environments, simulator", "actions", "lines changed from its parent"]
-    return rows_of([*header, "lines changed to make it fast", "return and time"], rows)
+            shown.append(runs[0])
+            seconds = median(values(last_day(runs), "seconds"))
+            took = f"{env_id}: {over_seeds(runs)}, {seconds / 60:.2g} minutes, "
+            took += cores(runs[0]["cores"])
+        down, aside = edges(name)
+        down += f" from `{parents[name]}`" if parents.get(name) else ""
+        fast = f"[{aside}](ppo/{name}_torchcompile.py)"
+        rows.append([f"[`{name}`](ppo/README.md#{name})", envs, actions, down, fast, took])
+    where = " and ".join(dict.fromkeys(machine(r).rpartition(",")[0] for r in shown))
+    header = ["script", "environments, simulator", "actions", "changed lines"]
+    header += ["changed to make it fast", "return and time" + f" on {where}" * bool(where)]
+    return rows_of(header, rows)
+
+
+def last_day(runs: list[dict]) -> list[dict]:
+    """Those that ended within a DAY before the last one."""
+    ended = [datetime.fromisoformat(r["date"]) for r in runs]
+    return [r for r, end in zip(runs, ended, strict=True) if max(ended) - end <= DAY]
 
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
-    """{environment: {method: its first SEEDS seeds}} of finished runs of 1M steps, of the machine
-    that made the most of MINUTES within a DAY before its last run."""
+    """{environment: {method: its first SEEDS seeds}} of finished runs of 1M steps, each
+    environment's of the DAY before its last one, of the machine that made the most of MINUTES."""
     chosen = [r for r in records if r["total_timesteps"] == 1_000_000 and r["until"] is None]
     runs = [r for same in learned(chosen) for r in same if r["curve"]]
     found = []
     for same in groups(runs, *MACHINE).values():
-        ended = [datetime.fromisoformat(r["date"]) for r in same]
-        same = [r for r, end in zip(same, ended, strict=True) if max(ended) - end <= DAY]
-        cases = groups(same, "env_id", "pair", "variant")
         panels = {}
         for env_id in MINUTES_ENVS:
-            methods = {name: cases.get((env_id, *key), []) for name, key in MINUTES.items()}
-            methods = {name: r[:SEEDS] for name, r in methods.items() if r}
+            of_env = [r for r in same if r["env_id"] == env_id]
+            cases = groups(last_day(of_env), "pair", "variant")
+            methods = {name: cases.get(key, [])[:SEEDS] for name, key in MINUTES.items()}
+            methods = {name: r for name, r in methods.items() if r}
             panels |= {env_id: methods} if methods else {}
-        found.append((sum(map(len, panels.values())), max(ended), panels))
+        last = max(r["date"] for r in same)
+        found.append((sum(map(len, panels.values())), last, panels))
     return max(found, key=lambda one: one[:2], default=(0, "", {}))[2]
 
 

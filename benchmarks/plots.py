@@ -132,7 +132,7 @@ def plot_minutes(records: list[dict]) -> Figure | None:
             ax.plot(seconds[-1] / 60, mean[-1], "o", color=LINES[name])
         ax.set_xlim(left=0)
     ax.set_xlabel("minutes since the start of the process")
-    return legend(fig, {name: named[name] for name in MINUTES if name in named}, 3)
+    return legend(fig, {name: named[name] for name in MINUTES if name in named}, 2)
 
 
 def plot_learning(records: list[dict], front: bool) -> Figure | None:

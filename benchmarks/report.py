@@ -34,6 +34,7 @@ TREE = {  # script: (parent or None, what it is); one without a file is not show
     "ppo_atari_envpool_multigpu": ("ppo_atari_envpool", "one process a device, torchrun"),
     "ppo_atari_envpool_lstm": ("ppo_atari_envpool", "single frames: an LSTM"),
 }
+PARENTS = {name: parent for name, (parent, _) in TREE.items()}
 NONE = "*No records of today's code; those of older code are in `results/`.*"
 
 
@@ -93,9 +94,12 @@ def tables(folder: Path) -> dict[str, str]:
         table = found and f"{measured.learning_table(found)}\n\n*{measured.place(found)}; {how}.*"
         returns[name] = table
     blocks, gain = measured.blocks, measured.gain
+    heads = measured.first_minutes(learning), measured.headline(sitting)
     return {
-        "headline": sitting and measured.headline(sitting),
-        "which": measured.which(learning, lambda name: [x.split()[0] for x in edges(name)]),
+        "headline": " ".join(filter(None, heads)),
+        "which": measured.which(
+            learning, lambda name: [x.split()[0] for x in edges(name)], PARENTS
+        ),
         "speed": sitting and measured.speed(sitting),
         "returns": learning and measured.returns(learning),
         "tree": tree(),

@@ -202,16 +202,16 @@ def test_front_page_speeds():
     assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
     assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
     how, more = caption.split("-01-02. ")
-    assert how.endswith("3 interleaved rounds, times eager too; P, 2 cores, 2026")
-    assert more == f"With `--compile --bfloat16` `{EAGER}` makes 500 (2.5 times eager).*"
-    assert "makes **3 times** the steps per second" in measured.headline([found])
-    assert measured.headline([found]).endswith("CleanRL's counterpart it makes 4.9 times as many.")
+    assert how.endswith("3 interleaved rounds; P, 2 cores, 2026")
+    assert more == f"`--compile --bfloat16`: `{EAGER}` 500 (2.5 times eager).*"
+    assert "makes **3 times** its eager sibling's steps per second" in measured.headline([found])
+    assert measured.headline([found]).endswith("Of CleanRL's it makes 4.9 times as many.")
     many = [r | {"pair": measured.MANY} for r in found]  # CleanRL has no script of that name
     assert "4.9" in measured.headline([found, many]) and not measured.headline([many])
     assert "123 (1 environment) | 900 eager (1 environment)" in measured.speed([many])
     assert measured.headline([session(EAGER, [1.0])]) == ""
     alone = session("simulator", [100.0, 130.0])
-    assert "the bare simulator differed by up to 30%." in measured.speed([found + alone])
+    assert "the environments alone differed by up to 30%." in measured.speed([found + alone])
     found += session("LeanRL --compile", [321.0] * 3)
     other = [r | {"pair": "ppo"} for r in found if "bfloat16" not in r["variant"]]
     text = measured.speed([found, [r for r in other if "compile" not in r["variant"]]])
@@ -226,9 +226,15 @@ def test_which_script():
     found = learning(script, 100, 200, 300, **more, seconds=90.0, date="2026-02-01")
     found += learning(script, 900, **more, seconds=900.0, date="2026-01-01", cores=1)
     found += learning(script, 900, **more | {"until": 4}) + learning("ppo", 900, **more)
-    rows = [cells(row) for row in measured.which(found, lambda name: [name, "9"]).splitlines()]
-    assert rows[2][0] == "[`ppo`](ppo/README.md#ppo)" and rows[2][3:5] == ["ppo", "9"]
-    assert rows[2][-1] == "CartPole-v1: 200 ± 100 (3 seeds), 1.5 minutes on P, 2 cores"
+    table = measured.which(found, lambda name: [name, "9"], {"ppo_lstm": "ppo"})
+    rows = [cells(row) for row in table.splitlines()]
+    assert rows[3][3] == "ppo_lstm from `ppo`"
+    assert rows[2][0] == "[`ppo`](ppo/README.md#ppo)" and rows[2][3:5] == [
+        "ppo",
+        "[9](ppo/ppo_torchcompile.py)",
+    ]
+    assert rows[0][-1] == "return and time on P"
+    assert rows[2][-1] == "CartPole-v1: 200 ± 100 (3 seeds), 1.5 minutes, 2 cores"
     assert [row[-1] for row in rows[3:]] == [""] * (len(rows) - 3)
     assert {name for name, _ in PAIRS} == set(measured.WHICH)
 
@@ -316,8 +322,9 @@ def test_front_page_returns():
     found += learning(EAGER, *range(9), env_id="MountainCar-v0", total_timesteps=500_000)
     found += learning("CleanRL", *range(9), pair=EAGER, **million)
     found += learning(EAGER, 8, run="x", **million)[:1]  # seed 0 again: the last one counts
+    theirs = "4.0 ± 2.7 (9 seeds)"
     (row,) = measured.returns(found).splitlines()[2:-2]
-    assert cells(row) == [HOPPER, "1M", "4.3 ± 3.2 (3 seeds)", "", "2,383 ± 272"]
+    assert cells(row) == [HOPPER, "1M", "4.3 ± 3.2 (3 seeds)", "", theirs, "2,383 ± 272"]
     elsewhere = learning(f"{FAST}:compile", *[200.0] * 8, cores=1, **million)
     (row,) = measured.returns(found + elsewhere).splitlines()[2:-2]
     assert cells(row)[1:4] == ["1M", "", "200 ± 0 (8 seeds)"], "one machine's, with most runs"
@@ -335,7 +342,7 @@ def test_seeds_as_one_curve():
     assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
 
 
-def test_minutes_are_of_one_machine_and_one_day():
+def test_minutes_are_of_one_machine_and_a_panel_of_one_day():
     more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}
     found = learning(f"{FAST}:compile", *range(5), **more) + learning(EAGER, *range(5), **more)
     found += learning("CleanRL", *range(3), pair=EAGER, **more)
@@ -345,10 +352,18 @@ def test_minutes_are_of_one_machine_and_one_day():
     assert {
         name: [r["seed"] for r in runs] for name, runs in panels.pop("Walker2d-v4").items()
     } == {
-        "ours, one environment": [0, 1, 2],
+        EAGER: [0, 1, 2],
         "CleanRL": [0, 1, 2],
     }
     assert not panels and measured.minutes([]) == {}
+    later = {"env_id": "HalfCheetah-v4", "total_timesteps": 1_000_000, "date": "2026-01-09"}
+    more = found + learning("CleanRL", 1000.0, pair=EAGER, seconds=600.0, **later)
+    assert {*measured.minutes(more)} == {"Walker2d-v4", "HalfCheetah-v4"}, "a day for each"
+    assert measured.first_minutes(more) == "" == measured.first_minutes([])
+    fast = f"{measured.MANY}_torchcompile:compile"
+    text = measured.first_minutes(more + learning(fast, 2000.0, 4000.0, seconds=90.0, **later))
+    assert "HalfCheetah-v4 take **1.5 minutes** of two cores and return 3,000, by many" in text
+    assert text.endswith("CleanRL's script takes 10 minutes and returns 1,000.")
 
 
 def test_scaling_is_by_environments_at_equal_seconds():

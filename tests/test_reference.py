@@ -376,7 +376,7 @@ def check(job, runs_dir, edit=None):
     h, T, curves = job.h, job.h.num_steps, {}
     with mock.patch.object(*job.patch):
         run = job.run(runs_dir, edit=edit)
-        assert len(run.trace) == h.total_timesteps // job.rows == 3
+        assert len(run.trace) == h.total_timesteps // job.rows
         check_draws(job, run.trace)
         found = []
         for trace, expected in zip(run.trace, job.replay(run), strict=True):
@@ -434,6 +434,7 @@ def test_script_follows_the_reference(name, tmp_path):
     """And what a mistake would show in happens: ends of all kinds, clipping, early stops."""
     job = JOBS[name]
     run, found = check(job, tmp_path)
+    assert len(found) == 3
     dones = np.stack([x["dones"] for x in found])  # (3, T + 1, N)
     ends = np.stack([x["terminations"] for x in found])
     borders = dones[:2, -1]

@@ -290,6 +290,8 @@ def speed(sessions: list[list[dict]]) -> str:
     shown = [r for same in sessions for r in same]
     how = f"Steps/s of the whole loop, and ratios within a round: medians of {rounds(shown)} "
     how += f"interleaved rounds; {machine(shown[0])}, {when(shown)}"
+    if any(r["variant"] == CLEANRL for r in shown):
+        how += "; peers with their own number of threads"
     alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
     spread = max((max(found) / min(found) - 1 for found in alone if found), default=0)
     if spread > 0.1:

@@ -201,7 +201,7 @@ def test_front_page_speeds():
     header, _, row, _, caption = text.splitlines()
     assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
     assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
-    how, more = caption.split("-01-02. ")
+    how, more = caption.split("-01-02; peers with their own number of threads. ")
     assert how.endswith("3 interleaved rounds; P, 2 cores, 2026")
     assert more == f"`--compile --bfloat16`: `{EAGER}` 500 (2.5 times eager).*"
     assert "makes **3 times** its eager sibling's steps per second" in measured.headline([found])

@@ -68,7 +68,7 @@ def test_ranks_compute_what_one_process_does(tmp_path):
     differ by what rounding has done to the parameters, seen: 1e-5, and 1e-6 in float64, where
     weights and advantages still are float32.
     """
-    count = 4
+    count = 2
     process = torchrun(count, ROOT / "tests" / "ranks.py", tmp_path / "x", cwd=tmp_path)
     status, _, err = ended(process, tmp_path)
     assert status == 0, err

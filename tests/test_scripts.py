@@ -269,8 +269,9 @@ def test_bad_input(name, tmp_path, capsys):
         bad = [case for case in bad if "512" not in case[-1] and "1024" not in case[-1]]
         bad += BAD_MEMORY + BAD_HIDDEN * (not kind(name))
     for flags, *messages in bad:
+        few = ["--num-envs", 2] if "--env-id" in flags and task(name) == "many" else []
         with pytest.raises(SystemExit) as stop:
-            run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
+            run_main(name, *flags.split(), *few, runs_dir=tmp_path / "runs")
         assert stop.value.code == 2, flags
         err = said(capsys.readouterr().err)
         assert all(message in err for message in messages), flags

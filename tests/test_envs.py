@@ -142,6 +142,7 @@ def test_cleanrl_semantics(name, monkeypatch, tmp_path):
         assert (run.storage["valid"][:8].min() == 1) == bool(flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATARI)
 def test_statistics_on_breakout(name, monkeypatch, tmp_path):
     """Games of 5 lives, cut at 60 steps, played at random, against a count of our own."""
@@ -249,6 +250,7 @@ class Watched:
 make_vec = gym.make_vec
 
 
+@pytest.mark.slow
 def test_ale_restarts_lives_and_limits(monkeypatch, tmp_path):
     """Breakout, cut at 184 frames: which rows are none, what ends values, traces and games; a life
     that is lost in the limit's own step among it."""

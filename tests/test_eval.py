@@ -108,6 +108,7 @@ def test_frozen_statistics_scale_as_in_training(tmp_path):
         np.testing.assert_array_equal(player.act(obs, []), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eager", SHORT)
 def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch):
     """The same command gives the same games, to the last digit."""
@@ -160,6 +161,7 @@ def alone(env_id, seed, actions):
         ends += int(np.sum(terminated))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "eager", ["ppo", "ppo_atari", "ppo_atari_envpool", "ppo_continuous_action_envpool"]
 )

@@ -123,6 +123,7 @@ if iteration == 3:
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_TURN)
 def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
     """SIGTERM in iteration 2, then 3 and 4 by both siblings: as if nothing had happened.
@@ -162,6 +163,7 @@ def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
         assert isinstance(lr, torch.Tensor) == (sibling in FAST) and lr == 2**-14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_TURN)
 def test_what_cannot_be_resumed_is_refused(name, tmp_path, capsys):
     """With status 2 and one message; what was there stays as it was."""

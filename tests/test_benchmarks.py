@@ -626,8 +626,7 @@ def test_learning_runs_each_run_once(tmp_path):
     done = benchmark("learning", *flags[:2], *flags[3:])  # without Nope-v1
     assert "0 runs to do, 1 with a record" in done.stderr and "no script 'nope'" in done.stderr
     assert lines_of(tmp_path / "learning.jsonl") == [record]
-    script, flags = ROOT / "benchmarks" / "learning.py", ["--summary", "--results", tmp_path]
-    done = run_script(script, *flags, cwd=tmp_path, gpu=True)
+    done = benchmark("learning", "--summary", "--results", tmp_path)
     assert done.returncode == 0 and "| 8,192 | `ppo_continuous_action` |" in done.stdout
 
 

@@ -1,9 +1,7 @@
 """That the scripts learn, which no step-by-step test shows."""
 
-import json
-
 import pytest
-from helpers import PPO, run_script
+from helpers import run_main
 
 
 @pytest.mark.slow
@@ -18,10 +16,7 @@ def test_cartpole_is_learned(tmp_path):
     those three.
     """
     flags = "--compile --total-timesteps 100352 --learning-rate 1e-3 --update-epochs 10".split()
-    done = run_script(PPO / "ppo_torchcompile.py", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (summary,) = (tmp_path / "runs").glob("*/summary.json")
-    summary = json.loads(summary.read_text())
+    summary = run_main("ppo_torchcompile", *flags, runs_dir=tmp_path).summary
     assert summary["global_step"] == 100352 and summary["mode"] == "compile"
     assert summary["mean_return"] > 345
 
@@ -34,9 +29,6 @@ def test_velocities_are_remembered(tmp_path):
     to 48 and 45, seeds 1 and 2. The bound is between, the seed is 1.
     """
     flags = "--compile --total-timesteps 102400".split()
-    done = run_script(PPO / "ppo_lstm_torchcompile.py", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (summary,) = (tmp_path / "runs").glob("*/summary.json")
-    summary = json.loads(summary.read_text())
+    summary = run_main("ppo_lstm_torchcompile", *flags, runs_dir=tmp_path).summary
     assert summary["global_step"] == 102400 and summary["mode"] == "compile"
     assert summary["mean_return"] > 130

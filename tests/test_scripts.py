@@ -321,7 +321,7 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", IN_TURN)
 def test_other_environments(name, tmp_path):
     for i, (of, flags) in enumerate(OTHERS):
         if of == task(name):

@@ -65,7 +65,9 @@ def train(name, *flags, folder):
 
 
 @pytest.mark.parametrize(("eager", "fast"), PAIRS)
-@pytest.mark.parametrize("flags", [[], OTHERWISE], ids=["defaults", "otherwise"])
+@pytest.mark.parametrize(
+    "flags", [[], pytest.param(OTHERWISE, marks=pytest.mark.slow)], ids=["defaults", "otherwise"]
+)
 def test_the_same_to_the_last_bit(eager, fast, flags, tmp_path):
     """Curves, parameters and rows of the eager script and of the fast one without its flags, at the
     default learning rate but for 2e-7 of it, where ratios move by a hundredth or less."""

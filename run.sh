@@ -110,6 +110,16 @@ fi
 if [ "$task" = bench ]; then
   exec "$venv/bin/python" "$root/benchmarks/throughput.py" --quick "$@"
 fi
+if [[ $task == *atari* ]]; then
+  # freed memory stays with the process: glibc gives large blocks back to the kernel, which zeroes new
+  # ones. Thresholds that this glibc takes: an old one refuses more than 32 MiB, another libc has none
+  top=$("$venv/bin/python" -c 'import ctypes
+print(2**31 - 1 if ctypes.CDLL(None).mallopt(-3, 2**31 - 1) else 2**25)' 2>/dev/null || true)
+  if [ "$top" ]; then
+    export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-$top}
+    export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-2147483647}
+  fi
+fi
 if [[ $task == *_multigpu* ]]; then
   processes=$("$venv/bin/python" -c 'import torch; print(torch.cuda.device_count() or 2)')
   exec "$venv/bin/torchrun" --standalone --nproc-per-node "$processes" "$root/ppo/$task.py" "$@"

@@ -3,11 +3,11 @@
     python benchmarks/ablation.py --rounds 3                       # the pairs
     python benchmarks/ablation.py --pairs ppo_continuous_action
 
-Switched by the fast file's own flags, and by GOMP_SPINCOUNT, which its Atari script sets: 300000 is
-what OpenMP does when it is not set; that one matters where runs share cores, so two at once are
-measured too. What has no flag, as the scan, counts to the file's other differences. Interleaved
-rounds as in throughput.py; each run adds a line to results/ablation.jsonl, with start-up seconds
-and the seconds in each phase.
+Switched by the fast file's own flags; by GOMP_SPINCOUNT, which the Atari scripts set (300000 is
+what OpenMP does when it is not set; as it matters where runs share cores, two at once are measured
+too); and by glibc's thresholds, which run.sh sets for the Atari scripts. What has no switch, as the
+scan, counts to the file's other differences. Interleaved rounds as in throughput.py; each run adds
+a line to results/ablation.jsonl, with start-up seconds and the seconds in each phase.
 """
 
 import argparse
@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from measured import blocks, cases_table
-from records import RESULTS, defaults, machine, read
+from records import KEPT_MEMORY, RESULTS, defaults, machine, read
 from throughput import ITERATIONS, PAIRS, Case, helper_case, run_rounds, variant_case
 
 ATARI = "ppo_atari_envpool"
 SPIN = {"GOMP_SPINCOUNT": "300000"}
+NOT_KEPT = dict.fromkeys(KEPT_MEMORY)
 
 
 def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
@@ -30,33 +31,32 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
     full = f"{fast}:compile{graphs}"
     frames = name in (ATARI, "ppo_atari")
     without = "without compile" + " and channels-last" * frames
-    off = f"{fast}:no-keep-memory" if frames else fast
     cases = [("", "eager file", eager, {}), ("", "fast file, all on", full, {})]
     if frames:
         cases += [
             ("off", "without channels-last", f"{full}+no-channels-last", {}),
-            ("off", "without kept memory", f"{full}+no-keep-memory", {}),
+            ("off", "without kept memory", full, NOT_KEPT),
             ("off", "without sleeping threads", full, SPIN),
             ("", "all on, and bfloat16", f"{full}+bfloat16", {}),
             ("two", "fast file, all on", full, {}),
             ("two", "without sleeping threads", full, SPIN),
-            ("on", "nothing but the file's other differences", off, {}),
+            ("on", "nothing but the file's other differences", fast, NOT_KEPT),
             ("on", "kept memory", fast, {}),
-            ("on", "compile", f"{off}+compile+no-channels-last", {}),
-            ("on", "compile with channels-last", f"{off}+compile", {}),
+            ("on", "compile", f"{fast}:compile+no-channels-last", NOT_KEPT),
+            ("on", "compile with channels-last", f"{fast}:compile", NOT_KEPT),
         ]
         if cuda:
-            cases += [("on", "CUDA graphs", f"{off}+cudagraphs", {})]
+            cases += [("on", "CUDA graphs", f"{fast}:cudagraphs", NOT_KEPT)]
     elif name == f"{ATARI}_lstm":
         cases += [
-            ("off", "without kept memory", f"{full}+no-keep-memory", {}),
+            ("off", "without kept memory", full, NOT_KEPT),
             ("", "all on, and bfloat16", f"{full}+bfloat16", {}),
-            ("on", "nothing but the file's other differences", f"{off}:no-keep-memory", {}),
+            ("on", "nothing but the file's other differences", fast, NOT_KEPT),
         ]
     else:
         cases += [
             ("off", "without acting in NumPy", f"{full}+no-numpy-acting", {}),
-            ("on", "nothing but the file's other differences", off, {}),
+            ("on", "nothing but the file's other differences", fast, {}),
             ("on", "compile", f"{fast}:compile+no-numpy-acting", {}),
         ]
         if cuda:

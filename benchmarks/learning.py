@@ -57,6 +57,7 @@ from records import (
     read,
     run_process,
     scalars,
+    settings,
     shown,
     split_variant,
     startup_s,
@@ -123,7 +124,8 @@ def learn_peer(job: dict, words: list[str], path: Path, minutes: float) -> None:
     """Runs a peer to its end, and appends the record of what it printed."""
     with tempfile.TemporaryDirectory() as cache:
         start = time.time()
-        lines = timed_lines(words, {"TORCHINDUCTOR_CACHE_DIR": cache}, limit=60 * minutes)
+        env = settings(job["pair"], {"TORCHINDUCTOR_CACHE_DIR": cache})
+        lines = timed_lines(words, env, limit=60 * minutes)
         found = {"date": now(), "seconds": round(time.time() - start, 1)}
     episodes = [(int(match[1]), at, float(match[2])) for at, match in matches(EPISODE, lines)]
     speeds = [(at, float(match[1])) for at, match in matches(SPS, lines)]
@@ -163,7 +165,7 @@ def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_gam
 
         start = began = time.time()
         script = f"ppo/{name}.py"
-        env = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "cache")}
+        env = settings(name, {"TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "cache")})
         run_process(python(script, *flags, *where), env, tick=tick)
         (run_dir,) = (found.parent for found in Path(folder).glob("*/summary.json"))
         summary = json.loads((run_dir / "summary.json").read_text())

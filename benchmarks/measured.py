@@ -98,13 +98,24 @@ def sps(runs: list[dict]) -> float:
 
 
 def of_today(records: list[dict]) -> list[dict]:
-    """The sessions of a pair that ran both of its scripts as they are now, whatever else did."""
-    found = []
-    for (_, eager), same in groups(records, "session", "pair").items():
+    """The sessions of a pair that ran both of its scripts, by one text each, as they are now; where
+    a pair has none, as they were in the newest of its sessions, whose commit the captions name."""
+    found: dict[str, dict[tuple, list[dict]]] = {}
+    for (_, eager), same in groups(sorted(records, key=by_session), "session", "pair").items():
         ran = {(part(r["variant"])[0], r["code"]) for r in same if r.get("code")}
-        current = {eager, f"{eager}_torchcompile"} <= {name for name, _ in ran}
-        found += same if current and all(ours == code(name) for name, ours in ran) else []
-    return found
+        names = [name for name, _ in ran]
+        if {eager, f"{eager}_torchcompile"} <= set(names) and len(set(names)) == len(names):
+            texts = tuple(sorted(ran))
+            found.setdefault(eager, {}).setdefault(texts, []).extend(same)
+    shown = []
+    for by_texts in found.values():
+        now = [texts for texts in by_texts if all(text == code(name) for name, text in texts)]
+        shown += [r for texts in now or list(by_texts)[-1:] for r in by_texts[texts]]
+    return shown
+
+
+def by_session(record: dict) -> str:
+    return record["session"]
 
 
 def newest(records: list[dict]) -> list[list[dict]]:
@@ -290,6 +301,9 @@ def speed(sessions: list[list[dict]]) -> str:
     shown = [r for same in sessions for r in same]
     how = f"Steps/s of the whole loop, and ratios within a round: medians of {rounds(shown)} "
     how += f"interleaved rounds; {machine(shown[0])}, {when(shown)}"
+    old = [r for r in shown if r.get("code") and r["code"] != code(part(r["variant"])[0])]
+    if old:
+        how += f", by the scripts of commit {', '.join(sorted({r['commit'] for r in old}))}"
     if any(r["variant"] == CLEANRL for r in shown):
         how += "; peers with their own number of threads"
     alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
@@ -297,7 +311,7 @@ def speed(sessions: list[list[dict]]) -> str:
     if spread > 0.1:
         how += f". The machine was shared: the environments alone differed by up to {spread:.0%}"
     table = rows_of(["script", EAGER, COMPILE, SB3, CLEANRL, LEANRL], rows)
-    return f"{table}\n\n*{how}." + (f" {BFLOAT16}: {', '.join(more)}.*" if more else "*")
+    return f"{table}\n\n*{how}.*" + (f"\n\n*{BFLOAT16}: {', '.join(more)}.*" if more else "")
 
 
 def first_minutes(records: list[dict]) -> str:

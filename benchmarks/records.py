@@ -41,7 +41,10 @@ LIBRARIES = (
     "stable_baselines3",
 )
 SPS = re.compile(r"SPS: ([\d.]+)")  # as peers print it
+# what run.sh sets for the Atari scripts, on a glibc that takes it (2.36 does)
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "2147483647", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
 NOT_INHERITED = ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
+NOT_INHERITED += tuple(KEPT_MEMORY)
 
 
 class Failure(Exception):
@@ -202,6 +205,12 @@ def commit() -> str:
 def now() -> str:
     """UTC to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def settings(name: str, more: dict | None = None) -> dict:
+    """Environment variables of what runs on a pair's environments, and more; None is not set."""
+    found = (KEPT_MEMORY if "atari" in name else {}) | (more or {})
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def run_process(command: list[str], *more, **named) -> str:

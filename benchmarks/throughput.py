@@ -47,6 +47,7 @@ from records import (
     python,
     read,
     run_process,
+    settings,
     shown,
     split_variant,
     startup_s,
@@ -82,7 +83,7 @@ class Case:
     env_id: str | None = None
     """None is the script's own"""
     env: dict = field(default_factory=dict)
-    """environment variables that it sets"""
+    """environment variables that it sets, beside those of settings()"""
     sps_regex: re.Pattern | None = None
     """how a peer's figure is found in its output"""
     extra: dict = field(default_factory=dict)
@@ -100,13 +101,12 @@ def variant_case(variant, num_envs, iterations, env_id=None, env=None, extra=Non
     flags += ["--num-envs", num_envs, "--total-timesteps", steps]
     flags += ["--env-id", env_id] if env_id else []
     script = f"ppo/{name}.py"
-    setting = "".join(f"{key}={value} " for key, value in (env or {}).items())
     return Case(
         variant,
         pair(variant),
         num_envs,
         python(script, *flags),
-        setting + shown(script, *flags),
+        shown(script, *flags),
         env_id,
         env or {},
         extra={"code": code(name), **(extra or {})},
@@ -134,13 +134,13 @@ def measure(case: Case, env: dict, limit: float) -> dict:
     if case.summary:
         with TemporaryDirectory() as runs_dir:
             start = time.time()
-            run_process([*case.command, "--runs-dir", runs_dir], env | case.env, limit=limit)
+            run_process([*case.command, "--runs-dir", runs_dir], env, limit=limit)
             (run_dir,) = Path(runs_dir).iterdir()
             result = json.loads((run_dir / "summary.json").read_text())
             if result["sps"] is None:
                 raise Failure("too short a run for a speed: give more --iterations")
             return result | {"startup_s": startup_s(run_dir, start)}
-    lines = timed_lines(case.command, env | case.env, limit=limit)
+    lines = timed_lines(case.command, env, limit=limit)
     if case.sps_regex is None:
         return json.loads(lines[-1][1])
     try:
@@ -170,7 +170,7 @@ def run_rounds(cases: list[Case], rounds: int, path: Path, limit: float) -> tupl
                 try:
                     if i not in failed:
                         cache = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(caches, str(i))}
-                        result = measure(case, cache, limit)
+                        result = measure(case, cache | settings(case.pair, case.env), limit)
                         if case.variant == "simulator":
                             simulator[where] = result["sps"]
                         record = {"variant": case.variant, "pair": case.pair, "round": number}
@@ -180,7 +180,9 @@ def run_rounds(cases: list[Case], rounds: int, path: Path, limit: float) -> tupl
                             "game": case.env_id,
                         }
                         record |= {"date": now(), "cold_cache": number == 1, **case.extra}
-                        record |= {"command": case.shown, "env": case.env, **common, **result}
+                        env = settings(case.pair, case.env)
+                        command = " ".join([*map("=".join, env.items()), case.shown])
+                        record |= {"command": command, "env": env, **common, **result}
                         record |= {"simulator_sps": simulator.get(where)}
                         append(path, record)
                 except (Failure, OSError, ValueError) as failure:

@@ -1,15 +1,20 @@
-"""Proximal Policy Optimization (PPO) with a memory, on single frames of Atari: one of a pair.
+"""Proximal Policy Optimization (PPO) with a memory, on single frames of Atari.
 
     python ppo/ppo_atari_envpool_lstm.py                                    # eager
     python ppo/ppo_atari_envpool_lstm_torchcompile.py --compile --cudagraphs   # made fast
     diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_lstm.py          # what a memory needs
 
+Not here: vectors as observations (ppo_lstm.py), several processes, ALE's own simulator, scores and
+films of a trained agent (ppo_eval.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.1038/nature14236;
 names and defaults, CleanRL's ppo_atari_envpool.py.
-Shapes: T num_steps, N num_envs, A actions, B = T * N batch_size, M minibatch_size.
-Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
-EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
-is ignored, and row t is an autoreset step: valid[t] is 0, and it weighs nothing.
+
+Shapes: T num_steps, N num_envs, A number of actions, B = T * N rows, M of them a minibatch.
+Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
+obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+EnvPool resets a game in the step after an episode's end. So where dones[t] is 1, obs[t] is the last
+observation of an episode, its action is ignored, and row t is an autoreset step, which is no real
+transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life ends an episode too.
 Only after such a row is the memory set to zero: a truncation bootstraps from that row's value.
 """
 
@@ -17,7 +22,7 @@ Only after such a row is the memory set to zero: a truncation bootstraps from th
 # requires-python = ">=3.11"
 # dependencies = [
 #   "torch>=2.11,<2.16",
-#   # fast: CUDA graphs, and the storage
+#   # fast, CUDA graph: captures and replays
 #   "tensordict>=0.15",
 #   "envpool>=1.2.5",
 #   "numpy>=2",
@@ -34,15 +39,13 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 
-# fast: OpenMP's idle threads sleep soon (read when torch is loaded); by default they spin on cores
-# that others need: alone that costs nothing, two runs on the same 2 cores take 4 times as long
+# idle threads of OpenMP sleep soon, read when torch is imported; by default they spin on cores that
+# others need: alone that costs nothing, two runs on the same 2 cores take 4 times as long
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-import ctypes
-import subprocess
 
 import envpool
 import numpy as np
@@ -53,7 +56,7 @@ import torch
 import torch.nn as nn
 import torch.optim as optim
 
-# fast: CudaGraphModule captures a call and replays it; TensorDict holds the rollout
+# fast, CUDA graph: CudaGraphModule captures a call and replays it; TensorDict holds the rollout
 from tensordict import TensorDict, from_module
 from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
@@ -61,12 +64,15 @@ from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
 
-FORMAT = "ppo_atari_envpool_lstm 1"  # of a checkpoint: who can read it
+FORMAT = "ppo_atari_envpool_lstm 1"  # of a checkpoint; --resume refuses others
+# what compute_gradients returns, in this order; grad_norm is that before clipping
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 
 
 @dataclass
 class Args:
+    """PPO with a memory on the Atari games of EnvPool."""
+
     exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
     seed: int = 1  # of the games, the network and the sampling, 0 or more
     torch_deterministic: bool = True  # cuDNN picks deterministic kernels
@@ -80,11 +86,11 @@ class Args:
     measure_burnin: int = 3  # iterations left out of the steps per second
 
     env_id: str = "Breakout-v5"  # an Atari game of EnvPool's
-    total_timesteps: int = 10_000_000  # environment steps, of 4 frames, in whole rollouts
+    total_timesteps: int = 10_000_000  # environment steps of 4 frames, rounded down to rollouts
     learning_rate: float = 2.5e-4  # Adam's step size
     num_envs: int = 8  # N, games side by side
     num_steps: int = 128  # T, steps of each game in a rollout
-    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    anneal_lr: bool = True  # let the learning rate fall linearly, to 0 after the last update
     gamma: float = 0.99  # discount of a step, 0 to 1
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
     num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs
@@ -97,14 +103,29 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
-    # fast: what can be switched, so that its gain can be measured
+    # fast, both: switches, so that what each one gains can be measured
     compile: bool = False  # compile acting, CNN and loss: the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
-    keep_memory: bool = True  # freed memory stays with the process (glibc)
     bfloat16: bool = False  # convolutions and hidden layer with 2 to 3 digits: other trajectories
-    fused_lstm: bool = True  # with --compile, on a CPU, all rows of a minibatch in one call
+    fused_lstm: bool = True  # with --compile, without a graph, all rows of a minibatch in one call
+
+    @property
+    def batch_size(self):
+        """B, the rows of a rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self):
+        """M, the rows of a minibatch."""
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self):
+        """Rollouts of the whole run, each followed by an update."""
+        return self.total_timesteps // self.batch_size
 
     def __post_init__(self):
+        """Raises ValueError for what is out of range: tyro prints it and exits with status 2."""
         for rule, holds, names in (
             ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
             ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
@@ -116,9 +137,6 @@ class Args:
                 value = getattr(self, name)
                 if not holds(value):
                     raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
-        self.batch_size = self.num_envs * self.num_steps  # B
-        self.minibatch_size = self.batch_size // self.num_minibatches  # M
-        self.num_iterations = self.total_timesteps // self.batch_size
         rows = f"num_envs * num_steps = {self.batch_size}"
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
@@ -143,6 +161,7 @@ def make_envs(args, global_step=0):
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
+    """Fills a layer with orthogonal weights of gain std and constant biases; returns it."""
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
@@ -155,7 +174,7 @@ class LSTM(nn.Module):
     first and after the last. Where dones is set, a row is read with its memory, the next with none.
     """
 
-    # fast: whether learning takes all rows in one call; main decides
+    # fast, both: whether learning takes all rows in one call; main decides
     fused = False
 
     def __init__(self, input_size, hidden_size, device=None):
@@ -165,11 +184,12 @@ class LSTM(nn.Module):
 
     def forward(self, x, dones, state):
         h, c = state  # (E, H) each
-        # fast: all rows in one call, as nn.LSTM; the loop is a call for each operation of each row
-        # and compiles for minutes. A done, as one more entry of x, shuts three gates: the state
-        # after that row is 0, and so is its output, which weighs nothing
+        # fast, both: all rows in one call, as nn.LSTM; the loop is a call for each operation of a
+        # row, and compiles for minutes. subtle: a done is one more entry of x, which shuts three
+        # gates: the state after that row is 0, and so is its output, which weighs nothing
         if self.fused and torch.is_grad_enabled():
-            shut = torch.tensor([-1e9, -1e9, 0.0, -1e9]).repeat_interleave(h.shape[1])  # i, f, g, o
+            shut = torch.tensor([-1e9, -1e9, 0.0, -1e9], device=h.device)  # i, f, g, o
+            shut = shut.repeat_interleave(h.shape[1])  # (4 H,)
             w_x = torch.cat([self.from_x.weight, shut[:, None]], dim=1)  # (4 H, D + 1)
             weights = [w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias]
             x = torch.cat([x, dones[..., None]], dim=-1).view(-1, len(h), w_x.shape[1])
@@ -177,13 +197,14 @@ class LSTM(nn.Module):
             hidden, *state = torch.lstm(x, (h[None], c[None]), weights, *options)
             return hidden.view(*dones.shape, -1), torch.cat(state)
         rows = self.from_x(x).view(-1, len(h), 4 * h.shape[1])  # (T, E, 4 H), in one product
+        kept = 1 - dones.view(-1, len(h), 1)  # (T, E, 1)
         hidden = []
-        for row, done in zip(rows, dones.view(-1, len(h), 1), strict=True):
+        for row, keep in zip(rows, kept, strict=True):
             i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()
             hidden.append(h)
-            h, c = h * (1 - done), c * (1 - done)
+            h, c = h * keep, c * keep
         return torch.stack(hidden).view(*dones.shape, -1), torch.stack([h, c])
 
 
@@ -223,12 +244,13 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
 
     rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
     A truncated episode bootstraps from its last observation, whose value is values[t + 1].
-    Returns advantages, (T, N) float64; those of reset rows mean nothing.
+    Returns advantages, (T, N) float64; those of autoreset steps mean nothing.
     """
+    # one-step errors, delta[t], to begin with
     advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
     decay = gamma * gae_lambda * (1 - dones[1:])
-    # fast: the loop as a scan (Hillis and Steele, doi:10.1145/7902.7903), log2(T) rounds of whole
-    # tensors; the loop is 3 T calls on one row each
+    # fast, both: the loop as a scan (Hillis and Steele, doi:10.1145/7902.7903): log2(T) rounds of
+    # whole tensors in place of T rounds of one row; the same sums in another order
     span = 1  # rows summed into each advantage so far
     while span < len(advantages):
         advantages[:-span] += decay[:-span] * advantages[span:]
@@ -250,17 +272,20 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     value clipped as in OpenAI Baselines' ppo2.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
-    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    rollout left them, where `valid` is 1, or 0 for an autoreset step; args: coefficients.
     Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
     """
-    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
-    logratio = (newlogprob - mb["logprobs"]) * valid
-    ratio = logratio.exp()
+    valid = mb["valid"]
+    returns = mb["returns"]
+    values = mb["values"]
+    advantages = mb["advantages"]
     if args.norm_adv:
         centered = (advantages - masked_mean(advantages, valid)) * valid
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
+    logratio = (newlogprob - mb["logprobs"]) * valid  # 0 in an autoreset step: exp may overflow
+    ratio = logratio.exp()
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
     pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
@@ -283,15 +308,19 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 
 @torch.no_grad()
 def act(agent, storage, lstm_states, noise, step):
-    """Samples the actions of row `step` from the policy and fills that row of the storage.
+    """Samples the actions of row `step` and fills its actions, log-probabilities and values.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: (1,) int64;
-    lstm_states: (T + 2, 2, N, H), the state before each row; row step + 1 is filled.
-    Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index,
+    (1,) int64; lstm_states: (T + 2, 2, N, H), the state before each row; row step + 1 is filled.
+    Returns the actions, (N,) int64.
     """
-    obs, done, exponential = storage["obs"][step][0], storage["dones"][step][0], noise[step][0]
+    obs = storage["obs"][step][0]  # (N, 1, 84, 84)
+    done = storage["dones"][step][0]  # (N,)
+    exponential = noise[step][0]  # (N, A)
     logits, value, lstm_states[step + 1] = agent(obs, done, lstm_states[step][0])  # (N, A), (N,)
     probs = Categorical(logits=logits, validate_args=False)
+    # subtle: this is a categorical sample. Of all probs / noise, with noise from Exponential(1),
+    # that of action a is the largest with probability probs[a].
     action = (probs.probs / exponential).argmax(-1)
     storage["actions"][step] = action
     storage["logprobs"][step] = probs.log_prob(action)
@@ -300,7 +329,7 @@ def act(agent, storage, lstm_states, noise, step):
 
 
 def compute_gradients(agent, args, batch, initial_lstm_state, mb_inds):
-    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
+    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
 
     batch: fields (T, N, ...) of the storage; initial_lstm_state: (2, N, H), before row 0;
     mb_inds: (E,) int64, the minibatch's environments. Returns LOSSES, (7,) float32.
@@ -308,18 +337,20 @@ def compute_gradients(agent, args, batch, initial_lstm_state, mb_inds):
     mb = {key: rows[:, mb_inds].flatten(0, 1) for key, rows in batch.items()}  # (M, ...)
     logits, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state[:, mb_inds])
     probs = Categorical(logits=logits, validate_args=False)
-    newlogprob, entropy = probs.log_prob(mb["actions"]), probs.entropy()
+    newlogprob = probs.log_prob(mb["actions"])
+    entropy = probs.entropy()
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
+    # foreach=False: the other form is slower when compiled, and its last bits differ
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
 
-def update(gradients, optimizer, b_inds):
+def train_epoch(gradients, optimizer, b_inds):
     """One epoch: a gradient step on each minibatch.
 
-    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, ...) int64, mb_inds for
-    each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (num_minibatches, ...) int64, a
+    row of mb_inds for each minibatch. Returns LOSSES of each, (num_minibatches, 7) float32.
     """
     losses = []
     for mb_inds in b_inds:
@@ -329,138 +360,241 @@ def update(gradients, optimizer, b_inds):
     return torch.stack(losses)
 
 
-if __name__ == "__main__":
-    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
+# What is not PPO: from here to main stand the command line, the run's folder, signals, checkpoints
+# and the end. A fork keeps these functions, replaces them or drops them, one by one.
+
+
+def fail(flag, text):
+    """Ends the script with one line about a flag, and status 2."""
+    print(f"{os.path.basename(sys.argv[0])}: error: argument {flag}: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+@contextmanager
+def blame(flag, value):
+    """Turns whatever is raised inside into one line about a flag, and status 2."""
+    try:
+        yield
+    except Exception as error:  # what an environment raises is its own affair
+        fail(flag, f"{value}: {error}")
+
+
+def parse_args():
+    """Reads the command line, and the checkpoint of the run that --resume names, if any.
+
+    Returns Args, whose defaults are then that run's, and the checkpoint, a dictionary; for a new
+    run an empty one, at step 0.
+    """
+    # --resume alone, before tyro reads all flags
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--resume")
+    folder = parser.parse_known_args()[0].resume
+    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}
     try:
-        if resume := parser.parse_known_args()[0].resume:
-            checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
-            assert checkpoint["format"] == FORMAT, checkpoint["format"]
-        default = Args(**{k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__})
-        global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+        if folder:
+            checkpoint = torch.load(f"{folder}/checkpoint.pt", "cpu", weights_only=True)
+            if checkpoint["format"] != FORMAT:
+                raise ValueError(f"it is one of {checkpoint['format']}")
+        # but for flags that the other version of this script alone has
+        saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        default, done = Args(**saved), checkpoint["global_step"]
     except Exception as error:  # what a damaged file raises depends on its bytes
-        parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
+        fail("--resume", f"no checkpoint of {FORMAT} in {folder} ({error!r})")
     args = tyro.cli(Args, default=default)
-    first_iteration = global_step // args.batch_size + 1
-    if first_iteration > args.num_iterations:
-        parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
+    if done // args.batch_size >= args.num_iterations:
+        fail("--total-timesteps", f"the run has done {done}, give more")
+    return args, checkpoint
 
-    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast: what is asked for and can run here; a run says it first
-    modes = [mode for mode in ("compile", "cudagraphs", "bfloat16") if getattr(args, mode)]
-    if args.cudagraphs and device.type == "cpu":
-        print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
-        modes.remove("cudagraphs")
-    mode = "+".join(modes) or "eager"
-    # fast: M_MMAP_THRESHOLD (old glibc: at most 32 MiB) and M_TRIM_THRESHOLD at their top, so that
-    # freed blocks are used again; else they go back to the kernel, which zeroes new ones
-    if args.keep_memory and sys.platform == "linux":
-        ctypes.CDLL(None).mallopt(-3, 2**31 - 1) or ctypes.CDLL(None).mallopt(-3, 2**25)
-        ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
-    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
-    torch.manual_seed(args.seed)
-    rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
-    torch.backends.cudnn.deterministic = args.torch_deterministic
 
-    envs = make_envs(args, global_step)
-    agent = Agent(envs, device=device)
-    # fast: a second agent acts: parameters of its own on the same memory, so that training attaches
-    # no gradient to what its graph reads; on a CPU leaving it out costs nothing
-    agent_inference = Agent(envs, device="meta")  # draws no random numbers
-    from_module(agent).data.to_module(agent_inference)
-    # fast: half the bytes between layers and, where a processor has it, twice the rate; parameters,
-    # LSTM, heads, losses and Adam stay float32
-    if args.bfloat16:
-        for network in (agent.network, agent_inference.network):
-            network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
-            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
-    # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
-    # capturable Adam's step raises when it is captured
-    lr, capturable = torch.tensor(args.learning_rate, device=device), "cudagraphs" in modes
-    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
-    if args.resume:
-        agent.load_state_dict(checkpoint["agent"])
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        if device.type in checkpoint["rng"]:
-            rng.set_rng_state(checkpoint["rng"][device.type])
+def track(args, run_dir):
+    """Sends what the run's SummaryWriter gets to Weights & Biases as well, for --track."""
+    import wandb
 
-    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
-    T, N = args.num_steps, args.num_envs
-    next_obs, info = envs.reset()
-    storage = {
-        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
-        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
-    }
-    for key in ("logprobs", "values", "advantages", "returns", "valid", "dones"):
-        storage[key] = torch.zeros((T + 1, N), device=device)
-    # fast: one slice makes views of all fields, at the addresses that a graph captures; a
-    # dictionary of views would have them too
-    storage = TensorDict(storage, batch_size=(T + 1, N))
-    batch = storage[:T].to_dict()  # (T, N, ...) views
-    obs, ends = storage["obs"], storage["dones"]  # (T + 1, N, 1, 84, 84), (T + 1, N)
-    lstm_states = torch.zeros((T + 2, 2, N, 128), device=device)  # row T + 1 is not read
-    obs[T] = torch.from_numpy(next_obs)
-    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
-    steps = torch.arange(T + 1, device=device).split(1)  # row indices as tensors, (1,) each
-    # what acting does not need stays on the host until the rollout ends
-    host = np.zeros((3, T + 1, N))
-    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
-    lives, episode_returns, episode_lengths = info["lives"], np.zeros(N), np.zeros(N)  # (N,) each
+    wandb.init(
+        project=args.wandb_project_name,
+        entity=args.wandb_entity,
+        id=os.path.basename(os.path.abspath(run_dir)),
+        resume="allow",
+        sync_tensorboard=True,
+        config=asdict(args),
+    )
 
-    # executables, with what stays the same from call to call bound
-    # fast: acting, CNN and loss are a graph each, with fused passes; else each operation passes
-    # over memory on its own
-    if args.compile:
-        # Ctrl+C at a terminal would end the compilers too, and by their error the run
-        subprocess.run = partial(subprocess.run, start_new_session=True)
-        act, ppo_loss = torch.compile(act), torch.compile(ppo_loss)
-        agent.network.compile()
-        LSTM.fused = args.fused_lstm and device.type == "cpu" and not args.cleanrl_semantics
-    act = partial(act, agent_inference, storage, lstm_states, noise)
-    gradients = partial(compute_gradients, agent, args, batch, lstm_states[0])
-    update = partial(update, gradients, optimizer)
-    # fast: one launch replays a step's dozens of kernels, or an epoch's thousands; the first two
-    # calls compile and allocate, the third captures; all are real updates
-    if "cudagraphs" in modes:
-        act, update = CudaGraphModule(act, warmup=3), CudaGraphModule(update, warmup=3)
 
+def open_run(args, global_step):
+    """Opens the run's folder, a new one or that of --resume, its curves and its bar.
+
+    Returns run_dir, a path; writer, of TensorBoard; progress, which counts environment steps.
+    """
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
-    run_dir = args.resume or f"{args.runs_dir}/{run_name}-{os.getpid()}"
+    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
     if args.track:
-        import wandb
-
-        wandb.init(
-            project=args.wandb_project_name,
-            entity=args.wandb_entity,
-            id=os.path.basename(os.path.abspath(run_dir)),
-            resume="allow",
-            sync_tensorboard=True,
-            config=asdict(args),
-        )
+        track(args, run_dir)
+    # a run that goes on drops the points that came after its checkpoint
     writer = SummaryWriter(run_dir, purge_step=global_step + 1)
     writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
-    progress = tqdm(total=args.total_timesteps, initial=global_step, unit="step", unit_scale=True)
-    stop_signals = []
+    steps = args.num_iterations * args.batch_size
+    progress = tqdm(total=steps, initial=global_step, unit="step", unit_scale=True)
+    return run_dir, writer, progress
+
+
+def catch_signals(stop_signals):
+    """Lets Ctrl+C and SIGTERM append their number to a list, for the loop to stop; a second one
+    ends the run at once."""
 
     def stop(signum, frame):
         stop_signals.append(signum)
-        signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
-        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
+        signal.signal(signum, signal.SIG_DFL)
+        os.write(2, b"\nstopping after this iteration\n")  # print fails if the bar is in a write
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
 
+
+def save_checkpoint(run_dir, state):
+    """Writes checkpoint.pt, for --resume and ppo_eval.py, by way of another file, so that it is
+    whole at any moment. state: tensors and plain values."""
+    with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+        torch.save(state, file)
+    os.replace(file.name, f"{run_dir}/checkpoint.pt")
+
+
+def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
+    """Writes summary.json, closes everything, prints the last line and exits if need be.
+
+    Status: 3 with an error; 128 + number if a signal stopped the run before its end.
+    """
+    progress.close()
+    envs.close()
+    writer.close()
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    score = "no episode has ended yet"
+    if summary["mean_return"] is not None:
+        score = f"mean return {summary['mean_return']:.2f}"
+    speed = f", {summary['sps']:.0f} steps/s" if summary["sps"] else ""
+    print(f"{run_dir}: {score}{speed}")
+    if error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(3)
+    if stop_signals and not summary["complete"]:
+        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
+        sys.exit(128 + stop_signals[0])
+
+
+if __name__ == "__main__":
+    args, checkpoint = parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    # fast, both: the modes that were asked for and can run here
+    modes = [name for name in ("compile", "cudagraphs", "bfloat16") if getattr(args, name)]
+    if args.cudagraphs and device.type == "cpu":
+        print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
+        modes.remove("cudagraphs")
+    mode = "+".join(modes) or "eager"
+    if not modes:
+        print("running eagerly: --compile makes this script fast, with a GPU --cudagraphs as well")
+    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+    torch.manual_seed(args.seed)
+    rng = torch.cuda if device.type == "cuda" else torch  # its generator draws all noise
+
+    # environments
+    T, N = args.num_steps, args.num_envs
+    global_step = checkpoint["global_step"]
+    with blame("--env-id", args.env_id):
+        envs = make_envs(args, global_step)
+        next_obs, info = envs.reset()  # (N, 1, 84, 84) uint8
+
+    # agent and optimizer; fused: one kernel steps all parameters
+    agent = Agent(envs, device=device)
+    # fast, CUDA graph: a second agent acts. Its parameters are others on the same memory, so that
+    # training attaches no gradient to what the graph of acting reads
+    agent_inference = Agent(envs, device="meta")  # or it would draw random numbers
+    from_module(agent).data.to_module(agent_inference)
+    # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
+    # parameters, LSTM, heads, losses and Adam stay float32
+    if args.bfloat16:
+        for network in (agent.network, agent_inference.network):
+            network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
+            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
+    # fast, CUDA graph: the learning rate is a tensor, which a replay reads anew; a float would be
+    # frozen into the graph. Without capturable, Adam refuses to be captured
+    lr = torch.tensor(args.learning_rate, device=device)
+    capturable = "cudagraphs" in modes
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
+    if args.resume:
+        agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
+
+    # storage: rows 0 to T - 1 are the rollout's steps. subtle: row T holds next_obs, from which the
+    # last step bootstraps, and is row 0 of the next rollout.
+    storage = {
+        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+        "dones": torch.zeros((T + 1, N), device=device),
+    }
+    # fast, CUDA graph: views of all fields by one slice; no speed, a dictionary of views would do
+    storage = TensorDict(storage, batch_size=(T + 1, N))
+    batch = storage[:T].to_dict()  # (T, N, ...), views
+    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
+    obs = storage["obs"]  # (T + 1, N, 1, 84, 84)
+    ends = storage["dones"]  # (T + 1, N)
+    lstm_states = torch.zeros((T + 2, 2, N, 128), device=device)  # row T + 1 is not read
+    obs[T] = torch.from_numpy(next_obs)
+    # what acting does not need stays on the host until the rollout ends, in one array, so that one
+    # copy takes it to the device; the names of its parts are views
+    host = np.zeros((3, T + 1, N))
+    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
+    lives = info["lives"]  # (N,)
+    episode_returns = np.zeros(N)  # of the episodes under way
+    episode_lengths = np.zeros(N)
+    episodic_returns = checkpoint["episodic_returns"]  # of the episodes that have ended, a list
+
+    # the functions above with all bound that stays the same from call to call
+    # fast, both: acting, CNN and loss become a graph each, of fused kernels; else each operation
+    # passes over memory on its own
+    if args.compile:
+        act = torch.compile(act)
+        ppo_loss = torch.compile(ppo_loss)
+        agent.network.compile()
+        LSTM.fused = args.fused_lstm and "cudagraphs" not in modes and not args.cleanrl_semantics
+    policy = partial(act, agent_inference, storage, lstm_states, noise)  # -> actions, (N,)
+    steps = torch.arange(T + 1, device=device).split(1)  # its argument, a tensor: a graph takes one
+    gradients = partial(compute_gradients, agent, args, batch, lstm_states[0])  # -> LOSSES, (7,)
+    run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
+    # fast, CUDA graph: one launch replays a step's dozens of kernels, or an epoch's thousands. The
+    # first two calls compile and allocate, the third runs and is then captured: all are real
+    if "cudagraphs" in modes:
+        policy = CudaGraphModule(policy, warmup=3)
+        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+
+    run_dir, writer, progress = open_run(args, global_step)
+    stop_signals = []
+    catch_signals(stop_signals)
+    error = None
+    first_iteration = global_step // args.batch_size + 1
     first_measured = first_iteration + args.measure_burnin
-    phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in
+    phase_s = np.zeros(4)  # seconds in each of the loop's phases, from first_measured on
+    sps = None
     for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
         times = [time.perf_counter()]
-        obs[0], ends[0], lstm_states[0] = obs[T], ends[T], lstm_states[T]
+        obs[0] = obs[T]
+        ends[0] = ends[T]
+        lstm_states[0] = lstm_states[T]
         host[:, 0] = host[:, T]
+        # drawn for the whole rollout, outside of act: the fast version's act, compiled or in NumPy,
+        # would draw other numbers
         noise.exponential_()
         for step in range(T):
-            action = act(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
+            action = policy(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
             next_obs, reward, terminated, truncated, info = envs.step(action)
             terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
             obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
@@ -481,7 +615,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
-        act(steps[T])  # for values[T] alone
+        policy(steps[T])  # for values[T] alone, from which the last step bootstraps
 
         # Advantages
         times.append(time.perf_counter())
@@ -495,13 +629,13 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = frac * args.learning_rate
-        # fast: in place, where the captured Adam reads it; a replay would never see another tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        # fast, CUDA graph: in place, where the captured Adam reads it
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(N, device=device).view(args.num_minibatches, -1)
-            losses.append(update(b_inds))  # (B / M, 7)
+            losses.append(run_epoch(b_inds))  # (num_minibatches, 7)
             if args.target_kl is not None:
                 approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
                 if approx_kl > args.target_kl:  # sync: whether to go on is decided here
@@ -511,19 +645,21 @@ if __name__ == "__main__":
 
         # Log
         times.append(time.perf_counter())
-        finite = np.isfinite(metrics[:-1]).all()  # all of LOSSES
-        last = iteration == args.num_iterations or len(stop_signals) > 0
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        # of N episodes where N is above 100: the last 100 to end would be mostly short ones
         recent = episodic_returns[-max(100, args.num_envs) :]
-        score = f"mean return {np.mean(recent):.2f}" if recent else "no episode has ended yet"
-        progress.set_postfix_str(score, refresh=False)
+        mean_return = float(np.mean(recent)) if recent else None
+        progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
         progress.update(args.batch_size)
-        if not finite:
+        if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
+            error = f"iteration {iteration} gave a loss that is not finite"
             break  # before a good checkpoint is overwritten
+        # subtle: evaluated once, or a signal after the checkpoint would end the loop unsaved
+        last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
-            checkpoint = {
+            state = {
                 "format": FORMAT,
                 "args": asdict(args),
                 "global_step": global_step,
@@ -532,9 +668,7 @@ if __name__ == "__main__":
                 "adam": optimizer.state_dict()["state"],
                 "rng": {device.type: rng.get_rng_state()},
             }
-            with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
-                torch.save(checkpoint, file)
-            os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
+            save_checkpoint(run_dir, state)
         times.append(time.perf_counter())
         if iteration >= first_measured:
             phase_s += np.diff(times)
@@ -543,25 +677,16 @@ if __name__ == "__main__":
         if last:
             break
 
-    progress.close()
-    envs.close()
-    writer.close()
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
         "mode": mode,
         "global_step": global_step,
+        "complete": error is None and iteration == args.num_iterations,
         "sps": sps,
         "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
-        "mean_return": float(np.mean(recent)) if recent else None,
+        "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
-    print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
-    if not finite:
-        parser.exit(3, f"error: iteration {iteration} gave a loss that is not finite\n")
-    if stop_signals and iteration < args.num_iterations:
-        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
-        sys.exit(128 + stop_signals[0])
+    finish(run_dir, summary, stop_signals, error, writer, progress, envs)

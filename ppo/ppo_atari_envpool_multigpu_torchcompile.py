@@ -1,22 +1,26 @@
-"""Proximal Policy Optimization (PPO) on Atari, by several processes at once: one of a pair.
+"""Proximal Policy Optimization (PPO) on Atari, by several processes at once.
 
     torchrun --standalone --nproc-per-node 2 ppo/ppo_atari_envpool_multigpu.py
     diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_multigpu.py   # what it needs
 
 Each of W ranks plays its own games; from the same rows they compute what one process would.
+Not here: networks or rollouts that are split between devices; scores and films (ppo_eval.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.1038/nature14236;
 names and defaults, CleanRL's ppo_atari_envpool.py.
-Shapes, of a rank: T num_steps, N num_envs / W, A actions, B = T * N, M minibatch_size / W.
-Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
-EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
-is ignored, and row t is an autoreset step: valid[t] is 0, and it weighs nothing.
+
+Shapes, of a rank: T num_steps, N num_envs / W, A number of actions, B = T * N rows, M a minibatch.
+Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
+obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+EnvPool resets a game in the step after an episode's end. So where dones[t] is 1, obs[t] is the last
+observation of an episode, its action is ignored, and row t is an autoreset step, which is no real
+transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life ends an episode too.
 """
 
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
 #   "torch>=2.11,<2.16",
-#   # fast: CUDA graphs, and the storage
+#   # fast, CUDA graph: captures and replays
 #   "tensordict>=0.15",
 #   "envpool>=1.2.5",
 #   "numpy>=2",
@@ -33,15 +37,13 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-# fast: OpenMP's idle threads sleep soon (read when torch is loaded); by default they spin on cores
-# that others need: alone that costs nothing, two runs on the same 2 cores take 4 times as long
+# idle threads of OpenMP sleep soon, read when torch is imported; by default they spin on cores that
+# others need: alone that costs nothing, two runs on the same 2 cores take 4 times as long
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
-import ctypes
-import subprocess
 
 import envpool
 import numpy as np
@@ -53,7 +55,7 @@ import torch.distributed as dist
 import torch.nn as nn
 import torch.optim as optim
 
-# fast: CudaGraphModule captures a call and replays it; TensorDict holds the rollout
+# fast, CUDA graph: CudaGraphModule captures a call and replays it; TensorDict holds the rollout
 from tensordict import TensorDict, from_module
 from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
@@ -67,12 +69,15 @@ W, LOCAL_W = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WOR
 CORES = max(1, len(os.sched_getaffinity(0)) // LOCAL_W)  # for the simulator and for torch
 torch.set_num_threads(CORES if LOCAL_W > 1 else torch.get_num_threads())
 
-FORMAT = "ppo_atari_envpool 2"  # of a checkpoint: who can read it
+FORMAT = "ppo_atari_envpool 2"  # of a checkpoint; --resume refuses others
+# what compute_gradients returns, in this order; grad_norm is that before clipping
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 
 
 @dataclass
 class Args:
+    """PPO on the Atari games of EnvPool."""
+
     exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
     seed: int = 1  # of the games, the network and the sampling, 0 or more
     torch_deterministic: bool = True  # cuDNN picks deterministic kernels
@@ -86,11 +91,11 @@ class Args:
     measure_burnin: int = 3  # iterations left out of the steps per second
 
     env_id: str = "Breakout-v5"  # an Atari game of EnvPool's
-    total_timesteps: int = 10_000_000  # environment steps, of 4 frames, in whole rollouts
+    total_timesteps: int = 10_000_000  # environment steps of 4 frames, rounded down to rollouts
     learning_rate: float = 2.5e-4  # Adam's step size
     num_envs: int = 8  # games side by side, those of all ranks
     num_steps: int = 128  # T, steps of each game in a rollout
-    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    anneal_lr: bool = True  # let the learning rate fall linearly, to 0 after the last update
     gamma: float = 0.99  # discount of a step, 0 to 1
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
     num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs * num_steps
@@ -103,14 +108,29 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
-    # fast: what can be switched, so that its gain can be measured
+    # fast, both: switches, so that what each one gains can be measured
     compile: bool = False  # compile acting and the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
     channels_last: bool = True  # with --compile, observations in NHWC
-    keep_memory: bool = True  # freed memory stays with the process (glibc)
     bfloat16: bool = False  # convolutions and hidden layer with 2 to 3 digits: other trajectories
 
+    @property
+    def batch_size(self):
+        """B, the rows of a rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self):
+        """M, the rows of a minibatch."""
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self):
+        """Rollouts of the whole run, each followed by an update."""
+        return self.total_timesteps // self.batch_size
+
     def __post_init__(self):
+        """Raises ValueError for what is out of range: tyro prints it and exits with status 2."""
         for rule, holds, names in (
             ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
             ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
@@ -122,9 +142,6 @@ class Args:
                 value = getattr(self, name)
                 if not holds(value):
                     raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
-        self.batch_size = self.num_envs * self.num_steps  # B
-        self.minibatch_size = self.batch_size // self.num_minibatches  # M
-        self.num_iterations = self.total_timesteps // self.batch_size
         rows = f"num_envs * num_steps = {self.batch_size}"
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
@@ -151,6 +168,7 @@ def make_envs(args, global_step=0):
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
+    """Fills a layer with orthogonal weights of gain std and constant biases; returns it."""
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
@@ -190,12 +208,13 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
 
     rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
     A truncated episode bootstraps from its last observation, whose value is values[t + 1].
-    Returns advantages, (T, N) float64; those of reset rows mean nothing.
+    Returns advantages, (T, N) float64; those of autoreset steps mean nothing.
     """
+    # one-step errors, delta[t], to begin with
     advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
     decay = gamma * gae_lambda * (1 - dones[1:])
-    # fast: the loop as a scan (Hillis and Steele, doi:10.1145/7902.7903), log2(T) rounds of whole
-    # tensors; the loop is 3 T calls on one row each
+    # fast, both: the loop as a scan (Hillis and Steele, doi:10.1145/7902.7903): log2(T) rounds of
+    # whole tensors in place of T rounds of one row; the same sums in another order
     span = 1  # rows summed into each advantage so far
     while span < len(advantages):
         advantages[:-span] += decay[:-span] * advantages[span:]
@@ -217,17 +236,20 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     value clipped as in OpenAI Baselines' ppo2.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
-    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    rollout left them, where `valid` is 1, or 0 for an autoreset step; args: coefficients.
     Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
     """
-    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
-    logratio = (newlogprob - mb["logprobs"]) * valid
-    ratio = logratio.exp()
+    valid = mb["valid"]
+    returns = mb["returns"]
+    values = mb["values"]
+    advantages = mb["advantages"]
     if args.norm_adv:
         centered = (advantages - masked_mean(advantages, valid)) * valid
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
+    logratio = (newlogprob - mb["logprobs"]) * valid  # 0 in an autoreset step: exp may overflow
+    ratio = logratio.exp()
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
     pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
@@ -250,14 +272,17 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 
 @torch.no_grad()
 def act(agent, storage, noise, step):
-    """Samples the actions of row `step` from the policy and fills that row of the storage.
+    """Samples the actions of row `step` and fills its actions, log-probabilities and values.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: (1,) int64.
-    Returns the actions, (N,) int64: the argmax of probs / noise is a sample of probs.
+    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index,
+    (1,) int64. Returns the actions, (N,) int64.
     """
-    obs, exponential = storage["obs"][step][0], noise[step][0]  # (N, 4, 84, 84), (N, A)
+    obs = storage["obs"][step][0]  # (N, 4, 84, 84)
+    exponential = noise[step][0]  # (N, A)
     logits, value = agent(obs)  # (N, A), (N,)
     probs = Categorical(logits=logits, validate_args=False)
+    # subtle: this is a categorical sample. Of all probs / noise, with noise from Exponential(1),
+    # that of action a is the largest with probability probs[a].
     action = (probs.probs / exponential).argmax(-1)
     storage["actions"][step] = action
     storage["logprobs"][step] = probs.log_prob(action)
@@ -282,7 +307,7 @@ def weigh(batch, advantages, b_inds, norm_adv):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
+    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -290,7 +315,8 @@ def compute_gradients(agent, args, batch, mb_inds):
     mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
     logits, newvalue = agent(mb["obs"])  # (M, A), (M,)
     probs = Categorical(logits=logits, validate_args=False)
-    newlogprob, entropy = probs.log_prob(mb["actions"]), probs.entropy()
+    newlogprob = probs.log_prob(mb["actions"])
+    entropy = probs.entropy()
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     share = mb["weights"].sum()  # of the minibatch's valid rows, those of this rank
     (share * loss).backward()
@@ -300,15 +326,16 @@ def compute_gradients(agent, args, batch, mb_inds):
     *sums, losses = flat.split([*(grad.numel() for grad in grads), len(losses)])
     for grad, total in zip(grads, sums, strict=True):
         grad.copy_(total.view_as(grad))
+    # foreach=False: the other form is slower when compiled, and its last bits differ
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
 
-def update(gradients, optimizer, b_inds):
+def train_epoch(gradients, optimizer, b_inds):
     """One epoch: a gradient step on each minibatch.
 
-    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, ...) int64, mb_inds for
-    each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (num_minibatches, ...) int64, a
+    row of mb_inds for each minibatch. Returns LOSSES of each, (num_minibatches, 7) float32.
     """
     losses = []
     for mb_inds in b_inds:
@@ -318,42 +345,65 @@ def update(gradients, optimizer, b_inds):
     return torch.stack(losses)
 
 
-if __name__ == "__main__":
+# What is not PPO: from here to main stand the command line, the run's folder, signals, checkpoints
+# and the end. A fork keeps these functions, replaces them or drops them, one by one.
+
+
+def fail(flag, text):
+    """Ends the script with one line about a flag, and status 2."""
+    print(f"{os.path.basename(sys.argv[0])}: error: argument {flag}: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+@contextmanager
+def blame(flag, value):
+    """Turns whatever is raised inside into one line about a flag, and status 2."""
+    try:
+        yield
+    except Exception as error:  # what an environment raises is its own affair
+        fail(flag, f"{value}: {error}")
+
+
+def parse_args():
+    """Reads the command line, and the checkpoint of the run that --resume names, if any.
+
+    Returns Args, whose defaults are then that run's, and the checkpoint, a dictionary; for a new
+    run an empty one, at step 0.
+    """
     if LOCAL_RANK > 0:  # on each machine one process speaks
         sys.stdout = sys.stderr = open(os.devnull, "w")
-    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
+    # --resume alone, before tyro reads all flags
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--resume")
+    folder = parser.parse_known_args()[0].resume
+    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}
     try:
-        if resume := parser.parse_known_args()[0].resume:
-            checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
-            assert checkpoint["format"] == FORMAT, checkpoint["format"]
-        default = Args(**{k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__})
-        global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+        if folder:
+            checkpoint = torch.load(f"{folder}/checkpoint.pt", "cpu", weights_only=True)
+            if checkpoint["format"] != FORMAT:
+                raise ValueError(f"it is one of {checkpoint['format']}")
+        # but for flags that the other version of this script alone has
+        saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        default, done = Args(**saved), checkpoint["global_step"]
     except Exception as error:  # what a damaged file raises depends on its bytes
-        parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
+        fail("--resume", f"no checkpoint of {FORMAT} in {folder} ({error!r})")
     args = tyro.cli(Args, default=default)
-    first_iteration = global_step // args.batch_size + 1
-    if first_iteration > args.num_iterations:
-        parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
+    if done // args.batch_size >= args.num_iterations:
+        fail("--total-timesteps", f"the run has done {done}, give more")
+    return args, checkpoint
 
-    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast: what is asked for and can run here; a run says it first
-    modes = [mode for mode in ("compile", "cudagraphs", "bfloat16") if getattr(args, mode)]
-    if args.cudagraphs and device.type == "cpu":
-        print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
-        modes.remove("cudagraphs")
-    mode = "+".join(modes) or "eager"
-    # fast: M_MMAP_THRESHOLD (old glibc: at most 32 MiB) and M_TRIM_THRESHOLD at their top, so that
-    # freed blocks are used again; else they go back to the kernel, which zeroes new ones
-    if args.keep_memory and sys.platform == "linux":
-        ctypes.CDLL(None).mallopt(-3, 2**31 - 1) or ctypes.CDLL(None).mallopt(-3, 2**25)
-        ctypes.CDLL(None).mallopt(-1, 2**31 - 1)
+
+def join_ranks(args, global_step, device):
+    """Makes the group of all ranks, each with its own GPU if device is one.
+
+    Exits with status 2 where shares are unequal, GPUs too few, arguments or checkpoints different.
+    """
     if args.num_envs % W or args.batch_size % (W * args.num_minibatches):
-        parser.error(f"argument --num-envs: {W} ranks need equal shares, of each minibatch as well")
+        fail("--num-envs", f"{W} ranks need equal shares, of each minibatch as well")
     if device.type == "cuda" and LOCAL_W > torch.cuda.device_count():
-        parser.error(f"argument --cuda: {LOCAL_W} processes need as many GPUs, or --no-cuda")
-    sys.stderr = sys.__stderr__ if LOCAL_RANK > 0 else sys.stderr  # each says what goes wrong now
+        fail("--cuda", f"{LOCAL_W} processes need as many GPUs, or --no-cuda")
+    if LOCAL_RANK > 0:
+        sys.stderr = sys.__stderr__  # each says what goes wrong from here on
     if device.type == "cuda":
         torch.cuda.set_device(LOCAL_RANK)  # "cuda" is this one from here on
     store = None if W > 1 else dist.HashStore()
@@ -362,122 +412,213 @@ if __name__ == "__main__":
     settings = [None] * W
     dist.all_gather_object(settings, (asdict(args), global_step, device.type))
     if any(other != settings[0] for other in settings):
-        parser.error("ranks differ in arguments, checkpoint, device") if RANK == 0 else sys.exit(2)
-    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
-    torch.manual_seed(args.seed)
-    rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
-    torch.backends.cudnn.deterministic = args.torch_deterministic
+        if RANK == 0:
+            fail("--resume", "ranks differ in arguments, checkpoint or device")
+        sys.exit(2)
 
-    envs = make_envs(args, global_step)
-    agent = Agent(envs, device=device)
-    # fast: a second agent acts: parameters of its own on the same memory, so that training attaches
-    # no gradient to what its graph reads; on a CPU leaving it out costs nothing
-    agent_inference = Agent(envs, device="meta")  # draws no random numbers
-    from_module(agent).data.to_module(agent_inference)
-    # fast: half the bytes between layers and, where a processor has it, twice the rate; parameters,
-    # heads, losses and Adam stay float32
-    if args.bfloat16:
-        for network in (agent.network, agent_inference.network):
-            network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
-            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
-    # fast: a graph reads a tensor anew at each replay, a float would be frozen into it; without
-    # capturable Adam's step raises when it is captured
-    lr, capturable = torch.tensor(args.learning_rate, device=device), "cudagraphs" in modes
-    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
-    if args.resume:
-        agent.load_state_dict(checkpoint["agent"])
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        if device.type in checkpoint["rng"]:
-            rng.set_rng_state(checkpoint["rng"][device.type])
 
-    for parameter in agent.parameters():
-        dist.broadcast(parameter.data, 0)
-    if W > 1:  # noise and permutations of a rank's own
-        sequence = np.random.SeedSequence([args.seed, global_step, 1 + RANK])
-        torch.manual_seed(int(sequence.generate_state(1)[0]))
+def track(args, run_dir):
+    """Sends what the run's SummaryWriter gets to Weights & Biases as well, for --track."""
+    import wandb
 
-    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
-    T, N = args.num_steps, args.num_envs // W
-    next_obs, info = envs.reset()
-    storage = {
-        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
-        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
-    }
-    for key in ("logprobs", "values", "advantages", "returns", "valid", "weights"):
-        storage[key] = torch.zeros((T + 1, N), device=device)
-    # fast: observations as the convolutions read them; else each minibatch is laid out anew
-    if args.compile and args.channels_last:
-        rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
-        storage["obs"] = rows.unflatten(0, (T + 1, N))
-    # fast: one flatten makes views of all fields, at the addresses that a graph captures; a
-    # dictionary of views would have them too
-    storage = TensorDict(storage, batch_size=(T + 1, N))
-    batch = storage[:T].flatten().to_dict()  # (B, ...) views
-    obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
-    obs[T] = torch.from_numpy(next_obs)
-    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
-    steps = torch.arange(T + 1, device=device).split(1)  # row indices as tensors, (1,) each
-    # what acting does not need stays on the host until the rollout ends
-    host = np.zeros((3, T + 1, N))
-    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
-    lives, episode_returns, episode_lengths = info["lives"], np.zeros(N), np.zeros(N)  # (N,) each
+    wandb.init(
+        project=args.wandb_project_name,
+        entity=args.wandb_entity,
+        id=os.path.basename(os.path.abspath(run_dir)),
+        resume="allow",
+        sync_tensorboard=True,
+        config=asdict(args),
+    )
 
-    # executables, with what stays the same from call to call bound
-    # fast: acting is one graph, and so are loss, backward and clipping, with fused passes; else
-    # each operation passes over memory on its own
-    if args.compile:
-        torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
-        # Ctrl+C at a terminal would end the compilers too, and by their error the run
-        subprocess.run = partial(subprocess.run, start_new_session=True)
-        act, compute_gradients = torch.compile(act), torch.compile(compute_gradients)
-    act = partial(act, agent_inference, storage, noise)
-    gradients = partial(compute_gradients, agent, replace(args, norm_adv=False), batch)
-    update = partial(update, gradients, optimizer)
-    # fast: one launch replays a step's dozens of kernels, or an epoch's hundreds; the first two
-    # calls compile and allocate, the third captures; all are real updates
-    if "cudagraphs" in modes:
-        act, update = CudaGraphModule(act, warmup=3), CudaGraphModule(update, warmup=3)
 
+def open_run(args, global_step):
+    """Opens the run's folder, a new one or that of --resume, its curves and its bar.
+
+    Returns run_dir, a path; writer, of TensorBoard; progress, which counts environment steps. Rank
+    0 alone has the first two, and a bar that shows.
+    """
+    if RANK > 0:
+        return None, None, tqdm(disable=True)
     run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
-    run_dir = args.resume or f"{args.runs_dir}/{run_name}-{os.getpid()}"
-    if args.track and RANK == 0:
-        import wandb
+    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
+    if args.track:
+        track(args, run_dir)
+    # a run that goes on drops the points that came after its checkpoint
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    steps = args.num_iterations * args.batch_size
+    progress = tqdm(total=steps, initial=global_step, unit="step", unit_scale=True)
+    return run_dir, writer, progress
 
-        wandb.init(
-            project=args.wandb_project_name,
-            entity=args.wandb_entity,
-            id=os.path.basename(os.path.abspath(run_dir)),
-            resume="allow",
-            sync_tensorboard=True,
-            config=asdict(args),
-        )
-    if RANK == 0:  # which alone writes
-        writer = SummaryWriter(run_dir, purge_step=global_step + 1)
-        text = "".join(f"    {k}: {v}\n" for k, v in asdict(args).items())
-        writer.add_text("hyperparameters", text)
-    bar = {"unit": "step", "unit_scale": True, "disable": RANK > 0}
-    progress = tqdm(total=args.total_timesteps, initial=global_step, **bar)
-    stop_signals = []
+
+def catch_signals(stop_signals):
+    """Lets Ctrl+C and SIGTERM append their number to a list, for the loop to stop; a second one
+    ends the run at once."""
 
     def stop(signum, frame):
         stop_signals.append(signum)
-        signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
-        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
+        signal.signal(signum, signal.SIG_DFL)
+        os.write(2, b"\nstopping after this iteration\n")  # print fails if the bar is in a write
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
 
+
+def save_checkpoint(run_dir, state):
+    """Writes checkpoint.pt, for --resume and ppo_eval.py, by way of another file, so that it is
+    whole at any moment. state: tensors and plain values."""
+    with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+        torch.save(state, file)
+    os.replace(file.name, f"{run_dir}/checkpoint.pt")
+
+
+def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
+    """Writes summary.json, closes everything, prints the last line and exits if need be.
+
+    Status: 3 with an error; 128 + number if a signal stopped the run before its end.
+    """
+    progress.close()
+    envs.close()
+    writer.close()
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    score = "no episode has ended yet"
+    if summary["mean_return"] is not None:
+        score = f"mean return {summary['mean_return']:.2f}"
+    speed = f", {summary['sps']:.0f} steps/s" if summary["sps"] else ""
+    print(f"{run_dir}: {score}{speed}")
+    if error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(3)
+    if stop_signals and not summary["complete"]:
+        print(f"to go on: the same command with --resume {run_dir}")
+        sys.exit(128 + stop_signals[0])
+
+
+if __name__ == "__main__":
+    args, checkpoint = parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    join_ranks(args, checkpoint["global_step"], device)
+    # fast, both: the modes that were asked for and can run here
+    modes = [name for name in ("compile", "cudagraphs", "bfloat16") if getattr(args, name)]
+    if args.cudagraphs and device.type == "cpu":
+        print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
+        modes.remove("cudagraphs")
+    mode = "+".join(modes) or "eager"
+    if not modes:
+        print("running eagerly: --compile makes this script fast, with a GPU --cudagraphs as well")
+    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+    torch.manual_seed(args.seed)
+    rng = torch.cuda if device.type == "cuda" else torch  # its generator draws all noise
+
+    # environments
+    T, N = args.num_steps, args.num_envs // W
+    global_step = checkpoint["global_step"]
+    with blame("--env-id", args.env_id):
+        envs = make_envs(args, global_step)
+        next_obs, info = envs.reset()  # (N, 4, 84, 84) uint8
+
+    # agent and optimizer; fused: one kernel steps all parameters
+    agent = Agent(envs, device=device)
+    # fast, CUDA graph: a second agent acts. Its parameters are others on the same memory, so that
+    # training attaches no gradient to what the graph of acting reads
+    agent_inference = Agent(envs, device="meta")  # or it would draw random numbers
+    from_module(agent).data.to_module(agent_inference)
+    # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
+    # parameters, heads, losses and Adam stay float32
+    if args.bfloat16:
+        for network in (agent.network, agent_inference.network):
+            network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
+            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
+    # fast, CUDA graph: the learning rate is a tensor, which a replay reads anew; a float would be
+    # frozen into the graph. Without capturable, Adam refuses to be captured
+    lr = torch.tensor(args.learning_rate, device=device)
+    capturable = "cudagraphs" in modes
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
+    if args.resume:
+        agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
+
+    # the same first weights on all ranks, then noise and permutations of a rank's own
+    for parameter in agent.parameters():
+        dist.broadcast(parameter.data, 0)
+    if W > 1:
+        sequence = np.random.SeedSequence([args.seed, global_step, 1 + RANK])
+        torch.manual_seed(int(sequence.generate_state(1)[0]))
+
+    # storage: rows 0 to T - 1 are the rollout's steps. subtle: row T holds next_obs, from which the
+    # last step bootstraps, and is row 0 of the next rollout.
+    storage = {
+        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+        "weights": torch.zeros((T + 1, N), device=device),
+    }
+    # fast, both: observations as the convolutions read them, channels last (NHWC); else each
+    # minibatch is laid out anew
+    if args.compile and args.channels_last:
+        rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
+        storage["obs"] = rows.unflatten(0, (T + 1, N))
+    # fast, CUDA graph: views of all fields by one flatten; no speed, a dictionary of views would do
+    storage = TensorDict(storage, batch_size=(T + 1, N))
+    batch = storage[:T].flatten().to_dict()  # (B, ...), views
+    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
+    obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
+    obs[T] = torch.from_numpy(next_obs)
+    # what acting does not need stays on the host until the rollout ends, in one array, so that one
+    # copy takes it to the device; the names of its parts are views
+    host = np.zeros((3, T + 1, N))
+    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
+    lives = info["lives"]  # (N,)
+    episode_returns = np.zeros(N)  # of the episodes under way
+    episode_lengths = np.zeros(N)
+    episodic_returns = checkpoint["episodic_returns"]  # of the episodes that have ended, a list
+
+    # the functions above with all bound that stays the same from call to call
+    # fast, both: acting becomes one graph, and so do loss, backward and clipping, of fused kernels;
+    # else each operation passes over memory on its own
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        act = torch.compile(act)
+        compute_gradients = torch.compile(compute_gradients)
+    policy = partial(act, agent_inference, storage, noise)  # a row's index -> its actions, (N,)
+    steps = torch.arange(T + 1, device=device).split(1)  # its argument, a tensor: a graph takes one
+    one_norm = replace(args, norm_adv=False)  # weigh normalises, over all ranks
+    gradients = partial(compute_gradients, agent, one_norm, batch)  # mb_inds -> LOSSES, (7,)
+    run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
+    # fast, CUDA graph: one launch replays a step's dozens of kernels, or an epoch's hundreds. The
+    # first two calls compile and allocate, the third runs and is then captured: all are real
+    if "cudagraphs" in modes:
+        policy = CudaGraphModule(policy, warmup=3)
+        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+
+    run_dir, writer, progress = open_run(args, global_step)
+    stop_signals = []
+    catch_signals(stop_signals)
+    error = None
+    first_iteration = global_step // args.batch_size + 1
     first_measured = first_iteration + args.measure_burnin
-    phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in
+    phase_s = np.zeros(4)  # seconds in each of the loop's phases, from first_measured on
+    sps = None
     for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
         times = [time.perf_counter()]
         obs[0] = obs[T]
         host[:, 0] = host[:, T]
+        # drawn for the whole rollout, outside of act: the fast version's act, compiled or in NumPy,
+        # would draw other numbers
         noise.exponential_()
         games = []
         for step in range(T):
-            action = act(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
+            action = policy(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
             next_obs, reward, terminated, truncated, info = envs.step(action)
             terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
             obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
@@ -495,7 +636,7 @@ if __name__ == "__main__":
             for i in np.flatnonzero(game_over & (episode_lengths > 0)):
                 games.append((global_step, float(episode_returns[i]), float(episode_lengths[i])))
                 episode_returns[i] = episode_lengths[i] = 0
-        act(steps[T])  # for values[T] alone
+        policy(steps[T])  # for values[T] alone, from which the last step bootstraps
 
         # Advantages
         times.append(time.perf_counter())
@@ -509,14 +650,14 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = frac * args.learning_rate
-        # fast: in place, where the captured Adam reads it; a replay would never see another tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        # fast, CUDA graph: in place, where the captured Adam reads it
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
             weigh(batch, advantages.flatten(), b_inds, args.norm_adv)
-            losses.append(update(b_inds))  # (B / M, 7)
+            losses.append(run_epoch(b_inds))  # (num_minibatches, 7)
             if args.target_kl is not None:
                 approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
                 if approx_kl > args.target_kl:  # sync: whether to go on is decided here
@@ -529,13 +670,12 @@ if __name__ == "__main__":
 
         # Log
         times.append(time.perf_counter())
-        finite = np.isfinite(metrics[:-1]).all()  # all of LOSSES
         reports = [None] * W
         dist.all_gather_object(reports, (games, stop_signals))
-        games, signals = (sum(lists, []) for lists in zip(*reports, strict=True))
+        games, signals = (sum(lists, []) for lists in zip(*reports, strict=True))  # of all ranks
         last = iteration == args.num_iterations or len(signals) > 0
-        if RANK > 0:
-            if last or not finite:
+        if RANK > 0:  # rank 0 writes for all
+            if last or not np.isfinite(metrics[:-1]).all():
                 os._exit(0)  # at sys.exit gloo may still free a tensor of Python, and abort
             continue
         for step, episode_return, length in sorted(games, key=lambda game: game[0]):
@@ -545,14 +685,16 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        # of N episodes where N is above 100: the last 100 to end would be mostly short ones
         recent = episodic_returns[-max(100, args.num_envs) :]
-        score = f"mean return {np.mean(recent):.2f}" if recent else "no episode has ended yet"
-        progress.set_postfix_str(score, refresh=False)
+        mean_return = float(np.mean(recent)) if recent else None
+        progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
         progress.update(args.batch_size)
-        if not finite:
+        if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
+            error = f"iteration {iteration} gave a loss that is not finite"
             break  # before a good checkpoint is overwritten
         if last or iteration % args.checkpoint_interval == 0:
-            checkpoint = {
+            state = {
                 "format": FORMAT,
                 "args": asdict(args),
                 "global_step": global_step,
@@ -561,9 +703,7 @@ if __name__ == "__main__":
                 "adam": optimizer.state_dict()["state"],
                 "rng": {device.type: rng.get_rng_state()},
             }
-            with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
-                torch.save(checkpoint, file)
-            os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
+            save_checkpoint(run_dir, state)
         times.append(time.perf_counter())
         if iteration >= first_measured:
             phase_s += np.diff(times)
@@ -572,26 +712,16 @@ if __name__ == "__main__":
         if last:
             break
 
-    stop_signals = signals  # of all ranks
-    progress.close()
-    envs.close()
-    writer.close()
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
         "mode": mode,
         "global_step": global_step,
+        "complete": error is None and iteration == args.num_iterations,
         "sps": sps,
         "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
-        "mean_return": float(np.mean(recent)) if recent else None,
+        "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
-    print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
-    if not finite:
-        parser.exit(3, f"error: iteration {iteration} gave a loss that is not finite\n")
-    if stop_signals and iteration < args.num_iterations:
-        print(f"to go on: the same command with --resume {run_dir}")
-        sys.exit(128 + stop_signals[0])
+    finish(run_dir, summary, signals, error, writer, progress, envs)

@@ -1,15 +1,20 @@
-"""Proximal Policy Optimization (PPO) on MuJoCo, many environments in EnvPool: one of a pair.
+"""Proximal Policy Optimization (PPO) on MuJoCo, with 64 environments in parallel in EnvPool.
 
     python ppo/ppo_continuous_action_envpool.py                                 # eager
     python ppo/ppo_continuous_action_envpool_torchcompile.py --compile          # made fast
     diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_envpool.py   # what it needs
 
+Not here: environments that EnvPool does not have (ppo_continuous_action.py), discrete actions
+(ppo.py), scores and films of a trained agent (ppo_eval.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's
 ppo_continuous_action.py; N and T, Sample Factory's; normalisation, Gymnasium's vector wrappers.
-Shapes: T num_steps, N num_envs, D obs, A actions, B = T * N batch_size, M minibatch_size.
-Time: row t is step t; row T holds next_obs. dones[t] and terminations[t] came with obs[t].
-EnvPool resets on the next step: where dones[t] is set, obs[t] is the last of an episode, the action
-is ignored, and row t is an autoreset step: valid[t] is 0, and it weighs nothing.
+
+Shapes: T num_steps, N num_envs, D size of obs, A of actions, B = T * N rows, M of a minibatch.
+Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
+obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+EnvPool resets an environment in the step after an episode's end. So where dones[t] is 1, obs[t] is
+the last observation of an episode, its action is ignored, and row t is an autoreset step, which is
+no real transition: valid[t] is 0, and the row weighs nothing in the loss.
 """
 
 # /// script
@@ -32,6 +37,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -51,12 +57,15 @@ torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
 torch.set_num_threads(1)  # networks this small gain little from a second one
 gym.logger.min_level = gym.logger.ERROR  # EnvPool's spaces have odd bounds
 
-FORMAT = "ppo_continuous_action_envpool 2"  # of a checkpoint: who can read it
+FORMAT = "ppo_continuous_action_envpool 2"  # of a checkpoint; --resume refuses others
+# what compute_gradients returns, in this order; grad_norm is that before clipping
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 
 
 @dataclass
 class Args:
+    """PPO on EnvPool's environments with vectors as observations and as actions."""
+
     exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
     seed: int = 1  # of the environments, the network and the sampling, 0 or more
     torch_deterministic: bool = True  # cuDNN picks deterministic kernels
@@ -70,12 +79,12 @@ class Args:
     measure_burnin: int = 3  # iterations left out of the steps per second
 
     env_id: str = "HalfCheetah-v4"  # of EnvPool, with vectors as observations and actions
-    total_timesteps: int = 10_000_000  # environment steps, in whole rollouts
+    total_timesteps: int = 10_000_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 2e-3  # Adam's step size
     num_envs: int = 64  # N, environments side by side
     num_steps: int = 64  # T, steps of each environment in a rollout
     stagger: bool = True  # restart environments once, early, so that their episodes end apart
-    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    anneal_lr: bool = True  # let the learning rate fall linearly, to 0 after the last update
     gamma: float = 0.99  # discount of a step, 0 to 1
     gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
     num_minibatches: int = 8  # gradient steps in an epoch; divides num_envs * num_steps
@@ -89,7 +98,23 @@ class Args:
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # time limits are terminal, for comparison
 
+    @property
+    def batch_size(self):
+        """B, the rows of a rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self):
+        """M, the rows of a minibatch."""
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self):
+        """Rollouts of the whole run, each followed by an update."""
+        return self.total_timesteps // self.batch_size
+
     def __post_init__(self):
+        """Raises ValueError for what is out of range: tyro prints it and exits with status 2."""
         for rule, holds, names in (
             ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
             ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
@@ -101,9 +126,6 @@ class Args:
                 value = getattr(self, name)
                 if not holds(value):
                     raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
-        self.batch_size = self.num_envs * self.num_steps  # B
-        self.minibatch_size = self.batch_size // self.num_minibatches  # M
-        self.num_iterations = self.total_timesteps // self.batch_size
         rows = f"num_envs * num_steps = {self.batch_size}"
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
@@ -156,6 +178,7 @@ class RunningMeanStd:
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
+    """Fills a layer with orthogonal weights of gain std and constant biases; returns it."""
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
@@ -199,11 +222,12 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
 
     rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
     A truncated episode bootstraps from its last observation, whose value is values[t + 1].
-    Returns advantages, (T, N) float64; those of reset rows mean nothing.
+    Returns advantages, (T, N) float64; those of autoreset steps mean nothing.
     """
+    # one-step errors, delta[t], to begin with
     advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
     decay = gamma * gae_lambda * (1 - dones[1:])
-    for t in reversed(range(len(advantages) - 1)):  # one-step errors, summed from the end
+    for t in reversed(range(len(advantages) - 1)):  # adv[t] = delta[t] + decay[t] * adv[t + 1]
         advantages[t] += decay[t] * advantages[t + 1]
     return advantages
 
@@ -221,17 +245,20 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     value clipped as in OpenAI Baselines' ppo2.
 
     newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
-    rollout left them, where `valid` is 1, or 0 for a row that is no transition; args: coefficients.
+    rollout left them, where `valid` is 1, or 0 for an autoreset step; args: coefficients.
     Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
     """
-    valid, advantages, returns, values = mb["valid"], mb["advantages"], mb["returns"], mb["values"]
-    logratio = (newlogprob - mb["logprobs"]) * valid
-    ratio = logratio.exp()
+    valid = mb["valid"]
+    returns = mb["returns"]
+    values = mb["values"]
+    advantages = mb["advantages"]
     if args.norm_adv:
         centered = (advantages - masked_mean(advantages, valid)) * valid
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
+    logratio = (newlogprob - mb["logprobs"]) * valid  # 0 in an autoreset step: exp may overflow
+    ratio = logratio.exp()
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
     pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
@@ -254,14 +281,14 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
 
 @torch.no_grad()
 def act(agent, storage, noise, step):
-    """Samples the actions of row `step` from the policy and fills that row of the storage.
+    """Samples the actions of row `step` and fills its actions, log-probabilities and values.
 
     storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Normal(0, 1); step: a row's index.
-    Returns the actions, (N, A) float32: mean + std * noise is a sample of Normal(mean, std).
+    Returns the actions, (N, A) float32.
     """
     mean, std, value = agent(storage["obs"][step])  # (N, A), (1, A), (N,)
     probs = Normal(mean, std, validate_args=False)
-    action = mean + std * noise[step]
+    action = mean + std * noise[step]  # a sample of Normal(mean, std)
     storage["actions"][step] = action
     storage["logprobs"][step] = probs.log_prob(action).sum(-1)
     storage["values"][step] = value
@@ -269,7 +296,7 @@ def act(agent, storage, noise, step):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Fills the parameters' empty .grad with the gradient of the loss on a minibatch, clipped.
+    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -277,18 +304,20 @@ def compute_gradients(agent, args, batch, mb_inds):
     mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
     mean, std, newvalue = agent(mb["obs"])  # (M, A), (1, A), (M,)
     probs = Normal(mean, std.expand_as(mean), validate_args=False)
-    newlogprob, entropy = probs.log_prob(mb["actions"]).sum(-1), probs.entropy().sum(-1)
+    newlogprob = probs.log_prob(mb["actions"]).sum(-1)
+    entropy = probs.entropy().sum(-1)
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
+    # foreach=False: the other form is slower when compiled, and its last bits differ
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
 
-def update(gradients, optimizer, b_inds):
+def train_epoch(gradients, optimizer, b_inds):
     """One epoch: a gradient step on each minibatch.
 
-    gradients: compute_gradients with all but mb_inds bound; b_inds: (B / M, ...) int64, mb_inds for
-    each minibatch. Returns their LOSSES, (B / M, 7) float32.
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (num_minibatches, ...) int64, a
+    row of mb_inds for each minibatch. Returns LOSSES of each, (num_minibatches, 7) float32.
     """
     losses = []
     for mb_inds in b_inds:
@@ -298,103 +327,200 @@ def update(gradients, optimizer, b_inds):
     return torch.stack(losses)
 
 
-if __name__ == "__main__":
-    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}  # of a new run
+# What is not PPO: from here to main stand the command line, the run's folder, signals, checkpoints
+# and the end. A fork keeps these functions, replaces them or drops them, one by one.
+
+
+def fail(flag, text):
+    """Ends the script with one line about a flag, and status 2."""
+    print(f"{os.path.basename(sys.argv[0])}: error: argument {flag}: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+@contextmanager
+def blame(flag, value):
+    """Turns whatever is raised inside into one line about a flag, and status 2."""
+    try:
+        yield
+    except Exception as error:  # what an environment raises is its own affair
+        fail(flag, f"{value}: {error}")
+
+
+def parse_args():
+    """Reads the command line, and the checkpoint of the run that --resume names, if any.
+
+    Returns Args, whose defaults are then that run's, and the checkpoint, a dictionary; for a new
+    run an empty one, at step 0.
+    """
+    # --resume alone, before tyro reads all flags
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--resume")
+    folder = parser.parse_known_args()[0].resume
+    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}
     try:
-        if resume := parser.parse_known_args()[0].resume:
-            checkpoint = torch.load(f"{resume}/checkpoint.pt", "cpu", weights_only=True)
-            assert checkpoint["format"] == FORMAT, checkpoint["format"]
-        default = Args(**{k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__})
-        global_step, episodic_returns = checkpoint["global_step"], checkpoint["episodic_returns"]
+        if folder:
+            checkpoint = torch.load(f"{folder}/checkpoint.pt", "cpu", weights_only=True)
+            if checkpoint["format"] != FORMAT:
+                raise ValueError(f"it is one of {checkpoint['format']}")
+        # but for flags that the other version of this script alone has
+        saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+        default, done = Args(**saved), checkpoint["global_step"]
     except Exception as error:  # what a damaged file raises depends on its bytes
-        parser.error(f"argument --resume: no checkpoint of {FORMAT} in {resume} ({error!r})")
+        fail("--resume", f"no checkpoint of {FORMAT} in {folder} ({error!r})")
     args = tyro.cli(Args, default=default)
-    first_iteration = global_step // args.batch_size + 1
-    if first_iteration > args.num_iterations:
-        parser.error(f"argument --total-timesteps: the run has done {global_step}, give more")
+    if done // args.batch_size >= args.num_iterations:
+        fail("--total-timesteps", f"the run has done {done}, give more")
+    return args, checkpoint
 
+
+def track(args, run_dir):
+    """Sends what the run's SummaryWriter gets to Weights & Biases as well, for --track."""
+    import wandb
+
+    wandb.init(
+        project=args.wandb_project_name,
+        entity=args.wandb_entity,
+        id=os.path.basename(os.path.abspath(run_dir)),
+        resume="allow",
+        sync_tensorboard=True,
+        config=asdict(args),
+    )
+
+
+def open_run(args, global_step):
+    """Opens the run's folder, a new one or that of --resume, its curves and its bar.
+
+    Returns run_dir, a path; writer, of TensorBoard; progress, which counts environment steps.
+    """
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
+    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
+    if args.track:
+        track(args, run_dir)
+    # a run that goes on drops the points that came after its checkpoint
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    steps = args.num_iterations * args.batch_size
+    progress = tqdm(total=steps, initial=global_step, unit="step", unit_scale=True)
+    return run_dir, writer, progress
+
+
+def catch_signals(stop_signals):
+    """Lets Ctrl+C and SIGTERM append their number to a list, for the loop to stop; a second one
+    ends the run at once."""
+
+    def stop(signum, frame):
+        stop_signals.append(signum)
+        signal.signal(signum, signal.SIG_DFL)
+        os.write(2, b"\nstopping after this iteration\n")  # print fails if the bar is in a write
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+
+def save_checkpoint(run_dir, state):
+    """Writes checkpoint.pt, for --resume and ppo_eval.py, by way of another file, so that it is
+    whole at any moment. state: tensors and plain values."""
+    with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+        torch.save(state, file)
+    os.replace(file.name, f"{run_dir}/checkpoint.pt")
+
+
+def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
+    """Writes summary.json, closes everything, prints the last line and exits if need be.
+
+    Status: 3 with an error; 128 + number if a signal stopped the run before its end.
+    """
+    progress.close()
+    envs.close()
+    writer.close()
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    score = "no episode has ended yet"
+    if summary["mean_return"] is not None:
+        score = f"mean return {summary['mean_return']:.2f}"
+    speed = f", {summary['sps']:.0f} steps/s" if summary["sps"] else ""
+    print(f"{run_dir}: {score}{speed}")
+    if error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(3)
+    if stop_signals and not summary["complete"]:
+        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
+        sys.exit(128 + stop_signals[0])
+
+
+if __name__ == "__main__":
+    args, checkpoint = parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     mode = "eager"
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
-    torch.manual_seed(args.seed)
-    rng = torch.cuda if device.type == "cuda" else torch  # draws noise and permutations
     torch.backends.cudnn.deterministic = args.torch_deterministic
+    torch.manual_seed(args.seed)
+    rng = torch.cuda if device.type == "cuda" else torch  # its generator draws all noise
 
-    try:
+    # environments
+    T, N = args.num_steps, args.num_envs
+    global_step = checkpoint["global_step"]
+    with blame("--env-id", args.env_id):
         envs = make_envs(args, global_step)
-    except Exception as error:  # what EnvPool raises depends on the environment
-        parser.error(f"argument --env-id: {args.env_id}: {error}")
+        next_obs, _ = envs.reset()  # (N, D)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    obs_rms = RunningMeanStd(np.zeros(obs_space.shape), np.ones(obs_space.shape))
-    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+
+    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
     agent = Agent(envs, device=device)
     optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    obs_rms = RunningMeanStd(np.zeros(obs_space.shape), np.ones(obs_space.shape))
+    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
     if args.resume:
         agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
         optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
         obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
         return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
 
-    # rows 0 to T - 1 are the rollout; row T, next_obs and its value, is row 0 of the next one
-    T, N = args.num_steps, args.num_envs
-    next_obs, _ = envs.reset()  # (N, D)
-    obs_rms.update(next_obs)
+    # storage: rows 0 to T - 1 are the rollout's steps. subtle: row T holds next_obs, from which the
+    # last step bootstraps, and is row 0 of the next rollout.
     storage = {
         "obs": torch.zeros((T + 1, N, *obs_space.shape), device=device),
         "actions": torch.zeros((T + 1, N, *action_space.shape), device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
     }
-    for key in ("logprobs", "values", "advantages", "returns", "valid"):
-        storage[key] = torch.zeros((T + 1, N), device=device)
-    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...) views
-    obs = storage["obs"]  # (T + 1, N, D)
-    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
+    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     noise = torch.zeros((T + 1, N, *action_space.shape), device=device)
-    # what acting does not need stays on the host until the rollout ends
+    obs = storage["obs"]  # (T + 1, N, D)
+    obs_rms.update(next_obs)
+    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
+    # what acting does not need stays on the host until the rollout ends, in one array, so that one
+    # copy takes it to the device; the names of its parts are views
     host = np.zeros((3, T + 1, N))
     host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
-    episode_returns, episode_lengths, discounted = np.zeros((3, N))  # (N,) each
+    episode_returns = np.zeros(N)  # of the episodes under way
+    episode_lengths = np.zeros(N)
+    discounted = np.zeros(N)  # sums of discounted rewards, by whose deviation rewards are scaled
+    episodic_returns = checkpoint["episodic_returns"]  # of the episodes that have ended, a list
 
-    # executables, with what stays the same from call to call bound
-    act = partial(act, agent, storage, noise)
-    gradients = partial(compute_gradients, agent, args, batch)
-    update = partial(update, gradients, optimizer)
+    # the functions above with all bound that stays the same from call to call
+    policy = partial(act, agent, storage, noise)  # a row's index -> its actions, (N, A)
+    gradients = partial(compute_gradients, agent, args, batch)  # mb_inds -> LOSSES, (7,)
+    run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
 
-    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
-    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
-    if args.track:
-        import wandb
-
-        wandb.init(
-            project=args.wandb_project_name,
-            entity=args.wandb_entity,
-            id=os.path.basename(os.path.abspath(run_dir)),
-            resume="allow",
-            sync_tensorboard=True,
-            config=asdict(args),
-        )
-    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
-    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
-    progress = tqdm(total=args.total_timesteps, initial=global_step, unit="step", unit_scale=True)
+    run_dir, writer, progress = open_run(args, global_step)
     stop_signals = []
-
-    def stop(signum, frame):
-        stop_signals.append(signum)
-        signal.signal(signum, signal.SIG_DFL)  # a second one ends the run at once
-        os.write(2, b"\nstopping after this iteration\n")  # the bar may be in a write
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-
+    catch_signals(stop_signals)
+    error = None
+    first_iteration = global_step // args.batch_size + 1
     first_measured = first_iteration + args.measure_burnin
     # --stagger: the rollout at whose start an environment is reset, if any, so that later ones have
     # rows of all phases of an episode; where episodes only time out, they else end on the same step
     phases = -(-envs.spec.config.max_episode_steps // T)  # rollouts in the longest episode
     restarts = first_iteration + args.stagger * (np.arange(N) * phases // N)  # (N,)
-    phase_s, sps = np.zeros(4), None  # seconds in each phase after burn-in
+    phase_s = np.zeros(4)  # seconds in each of the loop's phases, from first_measured on
+    sps = None
     for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
         times = [time.perf_counter()]
@@ -405,9 +531,11 @@ if __name__ == "__main__":
             first_obs, _ = envs.reset(options={"reset_mask": anew})
             obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
             host[:, 0, anew] = episode_returns[anew] = episode_lengths[anew] = 0
+        # drawn for the whole rollout, outside of act: the fast version's act, compiled or in NumPy,
+        # would draw other numbers
         noise.normal_()
         for step in range(T):
-            action = act(step).cpu().numpy()  # (N, A); sync if the device acts
+            action = policy(step).cpu().numpy()  # (N, A); sync if the device acts
             clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
             obs_rms.update(next_obs)
@@ -429,7 +557,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
-        act(T)  # for values[T] alone
+        policy(T)  # for values[T] alone, from which the last step bootstraps
 
         # Advantages
         times.append(time.perf_counter())
@@ -443,12 +571,12 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = frac * args.learning_rate
+        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
         optimizer.param_groups[0]["lr"] = lrnow
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            losses.append(update(b_inds))  # (B / M, 7)
+            losses.append(run_epoch(b_inds))  # (num_minibatches, 7)
             if args.target_kl is not None:
                 approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
                 if approx_kl > args.target_kl:  # sync: whether to go on is decided here
@@ -458,19 +586,21 @@ if __name__ == "__main__":
 
         # Log
         times.append(time.perf_counter())
-        finite = np.isfinite(metrics[:-1]).all()  # all of LOSSES
-        last = iteration == args.num_iterations or len(stop_signals) > 0
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        # of N episodes where N is above 100: the last 100 to end would be mostly short ones
         recent = episodic_returns[-max(100, args.num_envs) :]
-        score = f"mean return {np.mean(recent):.2f}" if recent else "no episode has ended yet"
-        progress.set_postfix_str(score, refresh=False)
+        mean_return = float(np.mean(recent)) if recent else None
+        progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
         progress.update(args.batch_size)
-        if not finite:
+        if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
+            error = f"iteration {iteration} gave a loss that is not finite"
             break  # before a good checkpoint is overwritten
+        # subtle: evaluated once, or a signal after the checkpoint would end the loop unsaved
+        last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
-            checkpoint = {
+            state = {
                 "format": FORMAT,
                 "args": asdict(args),
                 "global_step": global_step,
@@ -481,9 +611,7 @@ if __name__ == "__main__":
                 "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
                 "rng": {device.type: rng.get_rng_state()},
             }
-            with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
-                torch.save(checkpoint, file)
-            os.replace(file.name, f"{run_dir}/checkpoint.pt")  # whole at any moment
+            save_checkpoint(run_dir, state)
         times.append(time.perf_counter())
         if iteration >= first_measured:
             phase_s += np.diff(times)
@@ -492,25 +620,16 @@ if __name__ == "__main__":
         if last:
             break
 
-    progress.close()
-    envs.close()
-    writer.close()
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
         "mode": mode,
         "global_step": global_step,
+        "complete": error is None and iteration == args.num_iterations,
         "sps": sps,
         "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
-        "mean_return": float(np.mean(recent)) if recent else None,
+        "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
-    print(f"{run_dir}: {score}" + (f", {sps:.0f} steps/s" if sps else ""))
-    if not finite:
-        parser.exit(3, f"error: iteration {iteration} gave a loss that is not finite\n")
-    if stop_signals and iteration < args.num_iterations:
-        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
-        sys.exit(128 + stop_signals[0])
+    finish(run_dir, summary, stop_signals, error, writer, progress, envs)

@@ -44,3 +44,23 @@ def pytest_configure(config):
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         folder = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How long the files, their diffs and main are, in lines: a guide for who writes them."""
+    from helpers import PAIRS, PPO, main_lines
+    from report import TREE, changes
+
+    def lines(*paths):
+        found = changes(*(PPO / f"{name}.py" for name in paths))
+        return f"{sum(map(len, found)):4} in {len(found):2} hunks"
+
+    terminalreporter.section("lines of the scripts")
+    for eager, fast in PAIRS:
+        parent, _ = TREE[eager]
+        code, ppo = main_lines(eager)
+        terminalreporter.write_line(
+            f"{eager:30}{len((PPO / f'{eager}.py').read_text().splitlines()):4}; main {code:3}, of "
+            f"them {ppo:3} PPO; to fast {lines(eager, fast)}"
+            + (f"; from its parent {lines(parent, eager)}" if parent else "")
+        )

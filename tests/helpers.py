@@ -1,5 +1,6 @@
 """What several tests need: the scripts as modules, as processes, and as a main that has ended."""
 
+import ast
 import importlib
 import os
 import re
@@ -47,11 +48,11 @@ def load(name):
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
     """Runs a script's main in this process, its text edited on request; returns its variables.
 
-    On the CPU unless gpu; the signal handlers and the subprocess.run that main sets are taken back.
+    On the CPU unless gpu; the signal handlers that main sets are taken back.
     """
     path = PPO / f"{name}.py"
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    run, grouped = subprocess.run, dist.is_initialized()
+    grouped = dist.is_initialized()
     if grouped:
         dist.destroy_process_group()
     argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
@@ -67,7 +68,7 @@ def run_main(name, *flags, runs_dir, edit=None, gpu=False):
             dist.destroy_process_group()
         if grouped:
             alone()
-        sys.argv, subprocess.run = argv, run
+        sys.argv = argv
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
 
@@ -109,6 +110,43 @@ def scalars(run_dir):
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
         for tag in events.Tags()["scalars"]
     }
+
+
+# what of main is no PPO: a statement that has one of these names in it
+AROUND = set(
+    "parse_args checkpoint open_run writer progress stop_signals signals catch_signals error mode "
+    "times phase_s sps first_measured summary state save_checkpoint finish print recent last "
+    "mean_return episode_returns episode_lengths episodic_returns resume join_ranks".split()
+)
+
+
+def main_lines(name):
+    """Lines of code in a script's main, without blanks and comments; those of them that are PPO."""
+    text = (PPO / f"{name}.py").read_text()
+    (main,) = [node for node in ast.parse(text).body if isinstance(node, ast.If)][-1:]
+    assert "__main__" in ast.unparse(main.test)
+    lines = text.splitlines()
+    is_code = [bool(line.strip()) and not line.strip().startswith("#") for line in lines]
+
+    def names(node):
+        inner = [x for x in ast.walk(node) if isinstance(x, ast.Name | ast.Attribute)]
+        return {x.id if isinstance(x, ast.Name) else x.attr for x in inner}
+
+    def count(node):
+        if not hasattr(node, "body"):
+            rows = sum(is_code[node.lineno - 1 : node.end_lineno])
+            return rows, rows * (not names(node) & AROUND)
+        head = [x for x in ast.iter_child_nodes(node) if not isinstance(x, ast.stmt)]
+        around = set().union(*(names(x) for x in head)) & AROUND
+        rows = sum(is_code[node.lineno - 1 : node.body[0].lineno - 1])
+        total, ppo = rows, rows * (not around)
+        for inner in [*node.body, *getattr(node, "orelse", [])]:
+            more, more_ppo = count(inner)
+            total, ppo = total + more, ppo + more_ppo * (not around)
+        return total, ppo
+
+    code, ppo = count(main)
+    return code - 1, ppo - 1  # without the line that asks for __main__
 
 
 class AtariSpaces:

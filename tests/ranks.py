@@ -73,7 +73,7 @@ def main(path):
             module.weigh(batch, advantages[:, mine].flatten(), order, norm_adv=True)
             for key in ("weights", "advantages"):
                 fields[key].copy_(batch[key])
-            losses = module.update(gradients, optimizer, order)
+            losses = module.train_epoch(gradients, optimizer, order)
             found.append([losses, flat(agent, lambda p: p.grad), flat(agent, lambda p: p)])
     fingerprints = [None] * ranks
     own = [hashlib.sha256(x.numpy()).hexdigest() for after in found for x in after]

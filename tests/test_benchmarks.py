@@ -84,7 +84,8 @@ def test_a_fingerprint_is_of_code_alone():
 
 
 def test_speeds_are_of_todays_scripts():
-    """A session counts with both scripts as they are now; then its peers do too."""
+    """A session counts with both scripts as they are now, and then its peers do too; where there is
+    none, with both as they were in the newest."""
     codes = {name: records.code(name) for name in (EAGER, FAST)}
     full = [r for name in codes for r in session(name, [1.0] * 2, code=codes[name])]
     full += session("simulator", [8.0]) + session("CleanRL", [2.0]) + session("sb3", [2.0])
@@ -92,6 +93,9 @@ def test_speeds_are_of_todays_scripts():
     old = [r | {"session": "1"} for r in old]
     half = [r | {"session": "2"} for r in full if r["variant"] != FAST]
     assert measured.of_today(old + full + half) == full
+    older = [r | {"session": "0", "code": "y"} if r["variant"] == FAST else r for r in old]
+    older = [r | {"session": "0"} for r in older]
+    assert measured.of_today(half + old + older) == old
     more = session(f"{FAST}:compile", [3.0], code="x")  # of the same session, edited meanwhile
     assert measured.of_today(full + more) == []
     assert measured.of_today(session(EAGER, [1.0]) + session(FAST, [1.0])) == []
@@ -198,12 +202,12 @@ def test_front_page_speeds():
     for mode, sps in modes.items():
         found += session(f"{FAST}:{mode}", [sps] * 3)
     text = measured.speed([found])
-    header, _, row, _, caption = text.splitlines()
+    header, _, row, _, how, _, more = text.splitlines()
     assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
     assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
-    how, more = caption.split("-01-02; peers with their own number of threads. ")
-    assert how.endswith("3 interleaved rounds; P, 2 cores, 2026")
-    assert more == f"`--compile --bfloat16`: `{EAGER}` 500 (2.5 times eager).*"
+    ends = "3 interleaved rounds; P, 2 cores, 2026-01-02; peers with their own number of threads.*"
+    assert how.endswith(ends)
+    assert more == f"*`--compile --bfloat16`: `{EAGER}` 500 (2.5 times eager).*"
     assert "makes **3 times** its eager sibling's steps per second" in measured.headline([found])
     assert measured.headline([found]).endswith("Of CleanRL's it makes 4.9 times as many.")
     many = [r | {"pair": measured.MANY} for r in found]  # CleanRL has no script of that name

@@ -1,4 +1,4 @@
-"""`act` and `update` can be captured in a CUDA graph.
+"""`act` and `train_epoch` can be captured in a CUDA graph.
 
 Without a GPU: on tensors that hold no data, so that a read by the host or a shape that depends on
 data raises. With one: the replayed graphs against the same calls made without. Where only the graph
@@ -67,7 +67,7 @@ def executables(name, module, storage, noise, device, graphed=False, bfloat16=Fa
     batch = batch_of(name, storage).to_dict()
     gradients = partial(module.compute_gradients, agent, args, batch, *initial_state)
     act = partial(module.act, actor, storage, *states, noise)
-    update = partial(module.update, gradients, optimizer)
+    update = partial(module.train_epoch, gradients, optimizer)
     if graphed:
         update = CudaGraphModule(update, warmup=3)
         act = CudaGraphModule(act, warmup=3) if "atari" in name else act
@@ -286,7 +286,8 @@ def test_resumed_learner_under_graphs(name, device, tmp_path):
         "# Update",
         f"if iteration > 3: __import__('test_capture').fill({name!r}, storage, seed=iteration)",
     )
-    keep = insert("# Rollout", f"if iteration == 4: shutil.copytree(run_dir, {str(half)!r})")
+    copy = f"if iteration == 4: __import__('shutil').copytree(run_dir, {str(half)!r})"
+    keep = insert("# Rollout", copy)
     whole = run_main(
         name, *flags, runs_dir=tmp_path / "whole", edit=lambda text: keep(rows(text)), gpu=gpu
     )
@@ -294,7 +295,7 @@ def test_resumed_learner_under_graphs(name, device, tmp_path):
     assert (whole.first_iteration, resumed.first_iteration) == (1, 4)
     assert whole.mode == resumed.mode == ("compile+cudagraphs" if gpu else "eager")
     for key in ("agent", "adam", "rng"):
-        found, expected = (tree_leaves(run.checkpoint[key]) for run in (resumed, whole))
+        found, expected = (tree_leaves(run.state[key]) for run in (resumed, whole))
         assert len(found) == len(expected) > 0
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), key
     assert gradient_steps(resumed) == 6 * 2 * 2

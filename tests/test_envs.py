@@ -259,7 +259,7 @@ def test_ale_restarts_lives_and_limits(monkeypatch, tmp_path):
     flags += ["--total-timesteps", 1920]
 
     def learns_nothing(text):
-        return text.replace("losses.append(update(b_inds))", "losses.append(torch.ones(16, 7))")
+        return text.replace("losses.append(run_epoch(b_inds))", "losses.append(torch.ones(16, 7))")
 
     run = run_main("ppo_atari", *flags, runs_dir=tmp_path, edit=learns_nothing)
     restarted, over, cut, lost, raw = map(np.array, zip(*run.envs.rows, strict=True))  # (T, N)

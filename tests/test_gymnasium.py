@@ -183,7 +183,7 @@ def no_compiling(text):
 def test_rows_are_of_the_policy_that_acted(name, tmp_path):
     """Actions, their log-probabilities before clipping, and values, of the second of two rollouts,
     in PyTorch and in NumPy."""
-    keep = insert("# Update", "policy = {k: v.clone() for k, v in agent.state_dict().items()}")
+    keep = insert("# Update", "before = {k: v.clone() for k, v in agent.state_dict().items()}")
     flags = [*TINY, "--env-id", "Cut-v0", "--total-timesteps", 32, "--learning-rate", 0.05]
     flags += ["--no-anneal-lr", "--max-grad-norm", 100]
     for compiled in [False, True][: 1 + (name in FAST)]:
@@ -192,7 +192,7 @@ def test_rows_are_of_the_policy_that_acted(name, tmp_path):
         run = run_main(name, *flags, *extra, runs_dir=tmp_path, edit=edit)
         assert name not in FAST or run.numpy_acting == compiled
         agent = load(name).Agent(run.envs)
-        agent.load_state_dict(run.policy)
+        agent.load_state_dict(run.before)
         with torch.no_grad():
             if "lstm" in name:
                 logits, values, _ = agent(run.obs, run.storage["dones"], run.lstm_states[0])

@@ -13,8 +13,8 @@ from functools import partial
 
 import envpool
 import gymnasium as gym
+import numpy as np
 import pytest
-import test_parity
 from helpers import (
     FAST,
     IN_TURN,
@@ -31,7 +31,6 @@ from helpers import (
 
 import torch
 
-EXACT = ["--learning-rate", 2**-12]  # float32 holds it exactly, and its quarters
 classic = "gymnasium.envs.classic_control"
 gym.register("Short-v0", f"{classic}:PendulumEnv", max_episode_steps=5)
 gym.register("ShortPole-v0", f"{classic}:CartPoleEnv", max_episode_steps=5)
@@ -131,7 +130,7 @@ def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
 
     Nothing of what is compared is touched: new games are all that the uninterrupted run is given.
     """
-    flags = [*small(name), *EXACT, "--total-timesteps", 64]
+    flags = [*small(name), "--total-timesteps", 64]
     forget = "    ends[T], lstm_states[T] = 0, 0\n" if "lstm" in name else ""
     new_games = insert("# Rollout", NEW_GAMES[task(name)] + forget)
     run_main(name, *flags, runs_dir=tmp_path / "whole", edit=new_games)
@@ -161,7 +160,8 @@ def test_resumed_run_is_bit_exact(name, tmp_path, capsys):
         found = scalars(copy)
         assert found == curves and len(found["charts/episodic_return"]) > 5
         lr = run.optimizer.param_groups[0]["lr"]
-        assert isinstance(lr, torch.Tensor) == (sibling in FAST) and lr == 2**-14
+        assert isinstance(lr, torch.Tensor) == (sibling in FAST)
+        assert lr == np.float32(run.args.learning_rate / 4)
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_what_cannot_be_resumed_is_refused(name, tmp_path, capsys):
             run_main(name, "--resume", bad, "--total-timesteps", 64, runs_dir="unused")
     torch.save({**good, "args": {**good["args"], "num_envs": 0}}, bad / "checkpoint.pt")
     assert "ValueError('--num-envs 0: give above 0')" in refused(bad)
-    for key in ("args", "global_step", "episodic_returns")[some]:
+    for key in ("args", "global_step")[some]:
         torch.save(without(good, key), bad / "checkpoint.pt")
         assert f"KeyError('{key}')" in refused(bad, "--total-timesteps", 64)
     assert os.listdir(bad) == ["checkpoint.pt"] and sorted(os.listdir(run_dir)) == files
@@ -286,39 +286,6 @@ def test_killed_interrupted_and_done(tmp_path):
     assert [path.name for path in run_dir.glob("checkpoint.*")] == ["checkpoint.pt"]
     steps = [step for step, _ in scalars(run_dir)["charts/learning_rate"]]
     assert steps == list(range(16, done + 65, 16))
-
-
-@pytest.mark.slow
-def test_interrupted_while_it_compiles(tmp_path):
-    """Ctrl+C, which a terminal sends to the whole process group, in the first iteration: heard at
-    once, though a compiler is held here; the iteration is done to its end, and saved."""
-    held, go = tmp_path / "held", tmp_path / "go"
-    compiler = tmp_path / "g++"
-    compiler.write_text(f"""#!/bin/sh
-case "$*" in *.main.cpp*)  # of Inductor's kernels, not of its probes
-    touch {held}
-    while [ ! -e {go} ] && kill -0 $PPID; do sleep 0.1; done
-esac
-PATH="{os.environ["PATH"]}"
-exec g++ "$@"
-""")
-    compiler.chmod(0o755)
-    env = os.environ | {"CXX": "g++", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    name, flags = "ppo_torchcompile", [*test_parity.JOBS["ppo"], "--compile"]
-    flags += ["--total-timesteps", 10**9, "--update-epochs", 2]
-    flags += ["--clip-coef", 0.2 + random.random() / 100]  # its kernel is in no cache
-    options = {"env": env, "start_new_session": True}
-    process = start(name, *flags, cwd=tmp_path, until=held.exists, **options)
-    os.killpg(process.pid, signal.SIGINT)
-    wait_for(process, printed(tmp_path, "stopping after this iteration"), tmp_path)
-    go.touch()
-    assert process.wait(300) == 128 + signal.SIGINT, (tmp_path / "err").read_text()
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    assert json.loads((run_dir / "summary.json").read_text())["mode"] == "compile"
-    assert checkpoint_of(tmp_path / "runs")["global_step"] == 32
-    assert f"--resume {run_dir.relative_to(tmp_path)}\n" in (tmp_path / "out").read_text()
-    apart = "subprocess.run = partial(subprocess.run, start_new_session=True)"
-    assert all(apart in (PPO / f"{name}.py").read_text() for name in FAST), "as this one"
 
 
 @pytest.mark.slow

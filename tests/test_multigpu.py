@@ -56,7 +56,7 @@ def one_process(count, dtype):
     mine = [x.flatten() for x in torch.arange(T * N).view(T, N).chunk(count, dim=1)]
     for orders in zip(*b_inds, strict=True):
         order = torch.cat([rows[x] for rows, x in zip(mine, orders, strict=True)], dim=1)
-        losses = module.update(gradients, optimizer, order)
+        losses = module.train_epoch(gradients, optimizer, order)
         yield losses, ranks.flat(agent, lambda p: p.grad), ranks.flat(agent, lambda p: p)
 
 
@@ -238,8 +238,9 @@ def test_a_run_of_two_is_an_iteration_of_one(tmp_path):
             "        losses = []\n        for _ in",
         ),
         (
-            "            losses.append(update(b_inds))",
-            "            kept['b_inds'].append(b_inds)\n            losses.append(update(b_inds))",
+            "            losses.append(run_epoch(b_inds))",
+            "            kept['b_inds'].append(b_inds)\n"
+            "            losses.append(run_epoch(b_inds))",
         ),
         ("        # Log\n", f"        kept['end'] = {params}\n"
          "        torch.save(kept | {'metrics': metrics}, f'rank{RANK}.pt')\n        # Log\n"),
@@ -265,7 +266,7 @@ def test_a_run_of_two_is_an_iteration_of_one(tmp_path):
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     gradients = partial(module.compute_gradients, agent, args, batch)
     losses = [
-        module.update(gradients, optimizer, torch.cat([a, b + 16], dim=1))
+        module.train_epoch(gradients, optimizer, torch.cat([a, b + 16], dim=1))
         for a, b in zip(one["b_inds"], two["b_inds"], strict=True)
     ]
     explained = module.explained_variance(batch["values"], batch["returns"], batch["valid"])

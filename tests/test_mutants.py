@@ -112,7 +112,8 @@ CONTINUOUS = [
     ("all rows are transitions", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1'),
     ("rows before an end are none", '["valid"][:T] = 1 - dones[:T]',
      '["valid"][:T] = 1 - dones[1:]'),
-    ("the last value is stale", "        act(T)  # for values[T] alone\n", ""),
+    ("the last value is stale",
+     "        policy(T)  # for values[T] alone, from which the last step bootstraps\n", ""),
     ("seeds that overlap",
      "np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()",
      "[args.seed + i for i in range(N)]"),
@@ -155,7 +156,8 @@ ATARI = [
     ("entropy over all rows", "masked_mean(entropy, valid)", "entropy.mean()"),
     ("all rows are transitions", "1.0 if args.cleanrl_semantics else 1 - dones[:T]", "1.0"),
     ("rows before an end are none", "else 1 - dones[:T]", "else 1 - dones[1:]"),
-    ("the last value is stale", "        act(steps[T])  # for values[T] alone\n", ""),
+    ("the last value is stale",
+     "        policy(steps[T])  # for values[T] alone, from which the last step bootstraps\n", ""),
     ("a game over at the limit goes on", '            terminated |= info["terminated"] > 0', "#"),
     ("a lost life goes on", "host_terminations[step + 1] = terminated |",
      'host_terminations[step + 1] = (info["terminated"] > 0) |'),
@@ -181,7 +183,8 @@ DISCRETE = [
     ("all rows are transitions", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1'),
     ("rows before an end are none", '["valid"][:T] = 1 - dones[:T]',
      '["valid"][:T] = 1 - dones[1:]'),
-    ("the last value is stale", "        act(T)  # for values[T] alone\n", ""),
+    ("the last value is stale",
+     "        policy(T)  # for values[T] alone, from which the last step bootstraps\n", ""),
     ("seeds that overlap",
      "np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()",
      "[args.seed + i for i in range(N)]"),
@@ -202,7 +205,7 @@ MANY = [
     ("returns of cut games", "episode_returns[anew] = episode_lengths", "episode_lengths"),
     ("lengths of cut games", "= episode_lengths[anew] = 0", "= 0"),
 ]  # fmt: skip
-ZEROED = "            h, c = h * (1 - done), c * (1 - done)\n"
+ZEROED = "            h, c = h * keep, c * keep\n"
 CELL = """            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()
@@ -213,19 +216,19 @@ MEMORY = [
     ("zeroed a row early", CELL + ZEROED, ZEROED + CELL),
     ("zeroed a row late", "torch.from_numpy(host_dones[step + 1])",
      "torch.from_numpy(host_dones[step])"),
-    ("half of it zeroed", "h * (1 - done), c * (1 - done)", "h, c * (1 - done)"),
-    ("zero at a rollout's start", "ends[T], lstm_states[T]\n", "ends[T], 0 * lstm_states[T]\n"),
-    ("advanced by the last value", "ends[T], lstm_states[T]\n", "ends[T], lstm_states[T + 1]\n"),
-    ("the first flags are stale", "ends[0], lstm_states[0] = obs[T], ends[T],",
-     "_, lstm_states[0] = obs[T], ends[T],"),
+    ("half of it zeroed", "h, c = h * keep, c * keep", "c = c * keep"),
+    ("zero at a rollout's start", "lstm_states[0] = lstm_states[T]", "lstm_states[0] = 0"),
+    ("advanced by the last value", "lstm_states[0] = lstm_states[T]\n",
+     "lstm_states[0] = lstm_states[T + 1]\n"),
+    ("the first flags are stale", "        ends[0] = ends[T]\n", ""),
     ("learning starts a row late", "batch, lstm_states[0])", "batch, lstm_states[1])"),
     ("other environments' state", "initial_lstm_state[:, :, mb_inds]",
      "initial_lstm_state[:, :, : len(mb_inds)]"),
     ("rows out of order", "rows[:, mb_inds].flatten(0, 1)",
      "rows[:, mb_inds].transpose(0, 1).flatten(0, 1)"),
     ("rows backwards", "rows[:, mb_inds].flatten(0, 1)", "rows[:, mb_inds].flip(0).flatten(0, 1)"),
-    ("no gradient through time", "h, c = h * (1 - done), c * (1 - done)",
-     "h, c = h.detach() * (1 - done), c.detach() * (1 - done)"),
+    ("no gradient through time", "h, c = h * keep, c * keep",
+     "h, c = h.detach() * keep, c.detach() * keep"),
     ("the forget gate's sign", "c = f.sigmoid()", "c = (-f).sigmoid()"),
     ("h for c", "f.sigmoid() * c +", "f.sigmoid() * h +"),
     ("gates in another order", "i, f, g, o =", "f, i, g, o ="),
@@ -241,9 +244,8 @@ ALE = [
     ("lengths with reset rows", "episode_lengths += valid", "episode_lengths += 1"),
     ("a lost life is a reset row", "else valid[:T]", "else 1 - dones[:T]"),
     ("all rows are transitions", "1.0 if args.cleanrl_semantics else valid[:T]", "1.0"),
-    ("rows before a restart are none", "host_valid[step], frames", "host_valid[step - 1], frames"),
-    ("the frames of the first game", "host_valid[step], frames = valid,",
-     "host_valid[step], _ = valid,"),
+    ("rows before a restart are none", "host_valid[step] =", "host_valid[step - 1] ="),
+    ("the frames of the first game", '            frames = info["episode_frame_number"]\n', ""),
     ("a lost life does not cut the trace", "host_dones[step + 1] = terminated | truncated",
      'host_dones[step + 1] = (terminated & (info["lives"] == 0)) | truncated'),
     ("a lost life is no end", "host_terminations[step + 1] = terminated |",
@@ -260,7 +262,8 @@ ALE = [
 ]  # fmt: skip
 RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
-    ("returns forgotten", '["global_step"], checkpoint["episodic_returns"]', '["global_step"], []'),
+    ("returns forgotten", 'episodic_returns = checkpoint["episodic_returns"]',
+     "episodic_returns = []"),
     ("weights forgotten", '        agent.load_state_dict(checkpoint["agent"])\n', ""),
 ]  # fmt: skip
 MOMENTS = [

@@ -1,27 +1,17 @@
-"""The pair rule and the weight: siblings differ only where speed needs it, and files stay small."""
+"""The pair rule: two versions differ only where speed needs it, and main reads as PPO."""
 
 import ast
 import dataclasses
 import inspect
 
 import pytest
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, load
-from report import TREE, changes
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, load, main_lines
+from report import changes
 
-MAX_LINES, MAX_HUNKS = 80, 15
-EAGER, WITH_LSTM, WITH_NORMALISATION, WITH_RANKS, MORE = 460, 505, 520, 535, 70
-# changed lines at most, where that is agreed
-FROM_PARENT = {
-    "ppo_lstm": 130,
-    "ppo_continuous_action_envpool": 90,
-    "ppo_atari": 75,
-    "ppo_atari_envpool_multigpu": 110,
-    "ppo_atari_envpool_lstm": 90,
-}
-# the fused LSTM in both, and in NumPy: changed lines, hunks, more lines than the eager one
-LSTMS = {"ppo_lstm": (105, 15, 96), "ppo_atari_envpool_lstm": (88, 13, 80)}
+# for which device a hunk of a fast file is
+DEVICES = ("# fast, CPU: ", "# fast, CUDA graph: ", "# fast, both: ")
 # what a fast script may write differently; everything else has the same text in both
-DIFFERENT = {"compute_gae", "act", "LSTM"}
+DIFFERENT = {"compute_gae", "LSTM"}
 # what one script writes differently from another of its kind, and the idea that asks for it
 IDEAS = {
     "Args": "flags and defaults are CleanRL's for that script",
@@ -29,7 +19,15 @@ IDEAS = {
     "Agent": "the network suits what is seen and done",
     "act": "the distribution of the actions",
     "compute_gradients": "the distribution of the actions; whole environments for a memory",
+    "parse_args": "of several processes on a machine one speaks",
+    "open_run": "of several processes one writes",
+    "finish": "several processes are started by torchrun",
 }
+IDEAS_OF_FAST = IDEAS | {
+    "act_numpy": "the distribution of the actions; the network",
+    "evaluate": "the distribution of the actions; the network",
+}
+NOT_PPO = "fail blame parse_args track open_run catch_signals save_checkpoint finish".split()
 
 pairs = pytest.mark.parametrize(("eager", "fast"), PAIRS)
 
@@ -56,49 +54,67 @@ def hunks(eager, fast):
 
 
 @pairs
-def test_budget(eager, fast):
-    found = hunks(eager, fast)
-    max_lines, max_hunks, more_lines = LSTMS.get(eager, (MAX_LINES, MAX_HUNKS, MORE))
-    assert 0 < len(found) <= max_hunks
-    assert sum(map(len, found)) <= max_lines
-    lines = len(text_of(eager).splitlines())
-    more = {"RunningMeanStd": WITH_NORMALISATION, "torch.distributed": WITH_RANKS}
-    more["class LSTM"] = WITH_LSTM
-    assert lines <= max([n for word, n in more.items() if word in text_of(eager)], default=EAGER)
-    if eager in FROM_PARENT:
-        parent, _ = TREE[eager]
-        assert sum(map(len, hunks(parent, eager))) <= FROM_PARENT[eager]
-    assert len(text_of(fast).splitlines()) <= lines + more_lines
-
-
-@pairs
 def test_each_hunk_opens_with_its_reason(eager, fast):
-    for hunk in hunks(eager, fast):
-        added = [line[1:].lstrip("# ") for line in hunk if line.startswith("+")]
-        assert added and added[0].startswith("fast: "), "\n".join(hunk)
+    """And with the device that it is for."""
+    found = hunks(eager, fast)
+    assert found
+    for hunk in found:
+        added = [line[1:].removeprefix("#").strip() for line in hunk if line.startswith("+")]
+        opens = added[0] if added[0].startswith("#") else f"# {added[0]}"
+        assert opens.startswith(DEVICES), "\n".join(hunk)
+        assert not [line for line in added if "fast:" in line]
 
 
 @pairs
 def test_shared_text(eager, fast):
+    """The same definitions in the same order; what a fast script adds opens with its reason."""
     one, two = definitions(eager), definitions(fast)
-    assert list(one) == list(two), "the same definitions in the same order"
+    assert [name for name in two if name in one] == list(one)
     for name in one.keys() - DIFFERENT - {"Args"}:
         assert one[name] == two[name], name
     for name in DIFFERENT & one.keys():
         first, second = getattr(load(eager), name), getattr(load(fast), name)
         assert inspect.signature(first) == inspect.signature(second)
         assert inspect.getdoc(first) == inspect.getdoc(second)
+    text = text_of(fast)
+    for name in two.keys() - one.keys():
+        before = text[: text.index(two[name])].rstrip("\n").splitlines()
+        opens = [line for line in before if not line.startswith("# ") or line.startswith(DEVICES)]
+        assert opens[-1].startswith(DEVICES), name
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_everything_has_a_docstring(name):
+    for node in ast.parse(text_of(name)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            assert ast.get_docstring(node), node.name
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_is_not_ppo_stands_together(name):
+    """Between the last function of PPO and main, under a heading."""
+    found = list(definitions(name))
+    names = [*NOT_PPO[:3], "join_ranks", *NOT_PPO[3:]] if "multigpu" in name else NOT_PPO
+    assert found[-len(names) :] == names
+    assert text_of(name).index("\n# What is not PPO: ") < text_of(name).index("def fail(")
+
+
+@pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])
+def test_main_reads_as_ppo(name):
+    """At least half of its code is environments, agent, storage, rollout, advantages, update."""
+    code, ppo = main_lines(name)
+    assert ppo >= code / 2, (code, ppo)
 
 
 @pytest.mark.parametrize("column", [0, 1], ids=["eager", "fast"])
 def test_one_name_one_text(column):
     """In all eager files and in all fast ones, but for what an idea changes; no name stands on that
     list in vain."""
-    texts = {}
+    texts, ideas = {}, (IDEAS, IDEAS_OF_FAST)[column]
     for pair in PAIRS:
         for name, text in definitions(pair[column]).items():
             texts.setdefault(name, set()).add(text)
-    assert {name for name, found in texts.items() if len(found) > 1} == IDEAS.keys()
+    assert {name for name, found in texts.items() if len(found) > 1} == ideas.keys()
 
 
 @pairs
@@ -117,7 +133,7 @@ def test_same_flags_and_defaults(eager, fast):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_anatomy(name):
     """A short docstring, four phases, and nothing from the rest of the repository."""
-    assert len(load(name).__doc__.splitlines()) <= 15
+    assert len(load(name).__doc__.splitlines()) <= 18
     lines = text_of(name).splitlines()
     (loop,) = [i for i, line in enumerate(lines) if line.startswith("    for iteration in range(")]
     comments = [line.strip() for line in lines[loop:] if line.startswith("        # ")]

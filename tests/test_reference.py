@@ -333,7 +333,7 @@ def recorded(text, start):
             "        trace.append({'noise': noise.clone(), 'b_inds': []})\n",
         ),
         (
-            "            losses.append(update(b_inds))",
+            "            losses.append(run_epoch(b_inds))",
             "            trace[-1]['b_inds'].append(b_inds.clone())\n",
         ),
         (

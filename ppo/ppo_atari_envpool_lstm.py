@@ -130,7 +130,8 @@ class Args:
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
         if self.num_envs % self.num_minibatches or self.minibatch_size < 2:
-            raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor of num_envs")
+            envs = f"num_envs = {self.num_envs}, for 2 rows or more each"
+            raise ValueError(f"--num-minibatches {self.num_minibatches}: give a divisor of {envs}")
         specs = envpool.registration.registry.specs
         games = [env_id for env_id in specs if specs[env_id][0] == "envpool.atari"]
         if self.env_id not in games:

@@ -128,7 +128,8 @@ class Args:
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
         if self.num_envs % self.num_minibatches or self.minibatch_size < 2:
-            raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor of num_envs")
+            envs = f"num_envs = {self.num_envs}, for 2 rows or more each"
+            raise ValueError(f"--num-minibatches {self.num_minibatches}: give a divisor of {envs}")
 
 
 def make_envs(args):
@@ -141,8 +142,11 @@ def make_envs(args):
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)
         env = env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
+        if not hide:
+            return env
         shape = env.observation_space.shape
-        seen = np.delete(np.arange(shape[0]), hide)  # IndexError if there is none to delete
+        with blame("--hide", hide):
+            seen = np.delete(np.arange(shape[0]), hide)
         space = gym.spaces.Box(-np.inf, np.inf, (len(seen), *shape[1:]))
         return gym.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
 

@@ -266,11 +266,12 @@ BAD_MANY = [
     ("--total-timesteps 4095", "--total-timesteps 4095: give num_envs * num_steps = 4096"),
 ]
 BAD_MEMORY = [
-    ("--num-minibatches 3", "3: no divisor of num_envs"),
-    ("--num-minibatches 16", "16: no divisor of num_envs"),
+    ("--num-minibatches 3", "3: give a divisor of num_envs = 8"),
+    ("--num-minibatches 16", "16: give a divisor of num_envs = 8"),
+    ("--num-minibatches 1 --num-envs 1 --num-steps 1", "num_envs = 1, for 2 rows or more each"),
 ]
 BAD_HIDDEN = [
-    ("--hide 4", "argument --env-id: CartPole-v1: index 4 is out of bounds"),
+    ("--hide 4", "argument --hide: (4,): index 4 is out of bounds"),
     ("--hide 0 1 2 3", "argument --env-id: CartPole-v1: needs vectors"),
     ("--hide x", "--hide", "arguments: ['x']"),
 ]

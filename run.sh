@@ -2,7 +2,7 @@
 # The front door: sets up .venv when it is missing or out of date, then trains, tests or measures.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd) # where a link to it points, too
 venv=$root/.venv
 
 usage() {
@@ -90,6 +90,9 @@ case ${1:-} in
     ;;
 esac
 
+if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then
+  echo "run.sh: PyTorch cannot --compile in a folder with a blank in its name (its issue 191010)" >&2
+fi
 case $task in
   test) set_up requirements requirements-dev requirements-bench ;;
   bench) set_up requirements requirements-bench ;;

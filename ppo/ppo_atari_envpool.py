@@ -30,13 +30,17 @@ transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life e
 # ]
 # ///
 import argparse
+import atexit
 import difflib
+import io
 import json
 import os
+import re
+import shlex
 import signal
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -79,7 +83,7 @@ class Args:
     measure_burnin: int = 3  # iterations left out of the steps per second
 
     env_id: str = "Breakout-v5"  # an Atari game of EnvPool's
-    total_timesteps: int = 10_000_000  # environment steps of 4 frames, rounded down to rollouts
+    total_timesteps: int = 10_000_000  # steps of 4 frames, autoreset ones too, in whole rollouts
     learning_rate: float = 2.5e-4  # Adam's step size
     num_envs: int = 8  # N, games side by side
     num_steps: int = 128  # T, steps of each game in a rollout
@@ -118,13 +122,16 @@ class Args:
             ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
             ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
             ("above 0, not inf", lambda x: 0 < x < np.inf, "learning_rate checkpoint_interval"),
-            ("0 or more", lambda x: 0 <= x < np.inf, "seed measure_burnin ent_coef vf_coef"),
+            ("0 or more", lambda x: 0 <= x < np.inf, "measure_burnin ent_coef vf_coef"),
+            ("0 to 2**64 - 1", lambda x: 0 <= x < 2**64, "seed"),
             ("0 to 1", lambda x: 0 <= x <= 1, "gamma gae_lambda"),
         ):
             for name in names.split():
                 value = getattr(self, name)
                 if not holds(value):
                     raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
+        self.runs_dir = os.path.expanduser(self.runs_dir)
+        self.resume = self.resume and os.path.expanduser(self.resume)
         rows = f"num_envs * num_steps = {self.batch_size}"
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
@@ -180,7 +187,7 @@ class Agent(nn.Module):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid, float of the same shape, is 1; 0 where there is none."""
+    """Mean of x over the rows where valid, of the same shape, is 1 and not 0; 0 if none is."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -188,7 +195,7 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
 
     rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
-    A truncated episode bootstraps from its last observation, whose value is values[t + 1].
+    An episode truncated in step t bootstraps from its last observation, of value values[t + 1].
     Returns advantages, (T, N) float64; those of autoreset steps mean nothing.
     """
     # one-step errors, delta[t], to begin with
@@ -211,8 +218,8 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows, the
     value clipped as in OpenAI Baselines' ppo2.
 
-    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M,) as the
-    rollout left them, where `valid` is 1, or 0 for an autoreset step; args: coefficients.
+    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M, ...) of
+    the rollout, `valid` being 1, or 0 for an autoreset step; args: coefficients.
     Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
     """
     valid = mb["valid"]
@@ -224,7 +231,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
-    logratio = (newlogprob - mb["logprobs"]) * valid  # 0 in an autoreset step: exp may overflow
+    logratio = (newlogprob - mb["logprobs"]) * valid  # 0, or exp may be inf, and inf * 0 nan
     ratio = logratio.exp()
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
@@ -279,7 +286,7 @@ def compute_gradients(agent, args, batch, mb_inds):
     entropy = probs.entropy()
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
-    # foreach=False: the other form is slower when compiled, and its last bits differ
+    # foreach=False: True is slower when compiled, and its last bits differ
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -287,8 +294,8 @@ def compute_gradients(agent, args, batch, mb_inds):
 def train_epoch(gradients, optimizer, b_inds):
     """One epoch: a gradient step on each minibatch.
 
-    gradients: compute_gradients with all but mb_inds bound; b_inds: (num_minibatches, ...) int64, a
-    row of mb_inds for each minibatch. Returns LOSSES of each, (num_minibatches, 7) float32.
+    gradients: compute_gradients with all but mb_inds bound; b_inds: (num_minibatches, ...) int64,
+    each row the mb_inds of a minibatch. Returns LOSSES of each, (num_minibatches, 7) float32.
     """
     losses = []
     for mb_inds in b_inds:
@@ -298,8 +305,29 @@ def train_epoch(gradients, optimizer, b_inds):
     return torch.stack(losses)
 
 
-# What is not PPO: from here to main stand the command line, the run's folder, signals, checkpoints
-# and the end. A fork keeps these functions, replaces them or drops them, one by one.
+# Not PPO: from here to main come the command line, the run's folder, signals, checkpoints and what
+# ends a run. A fork keeps these functions, replaces them or drops them, one by one.
+
+
+class Console:
+    """Standard output or error of a run that outlives its reader: what a closed terminal or a `tee`
+    that has ended cannot take is lost, and not the run."""
+
+    def __init__(self, stream):
+        self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
+        if isinstance(self.stream, io.TextIOWrapper):
+            self.stream.reconfigure(errors="replace")  # where the locale has no ±
+
+    def write(self, text):
+        with suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self):
+        with suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
 
 
 def fail(flag, text):
@@ -314,7 +342,7 @@ def blame(flag, value):
     try:
         yield
     except Exception as error:  # what an environment raises is its own affair
-        fail(flag, f"{value}: {error}")
+        fail(flag, f"{value}: {' '.join(str(error).split()) or type(error).__name__}")
 
 
 def parse_args():
@@ -323,9 +351,11 @@ def parse_args():
     Returns Args, whose defaults are then that run's, and the checkpoint, a dictionary; for a new
     run an empty one, at step 0.
     """
+    sys.stdout = Console(sys.stdout)
+    sys.stderr = Console(sys.stderr)
     # --resume alone, before tyro reads all flags
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
-    parser.add_argument("--resume")
+    parser.add_argument("--resume", type=os.path.expanduser)
     folder = parser.parse_known_args()[0].resume
     checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}
     try:
@@ -333,14 +363,14 @@ def parse_args():
             checkpoint = torch.load(f"{folder}/checkpoint.pt", "cpu", weights_only=True)
             if checkpoint["format"] != FORMAT:
                 raise ValueError(f"it is one of {checkpoint['format']}")
-        # but for flags that the other version of this script alone has
+        # without the flags that only the other version of this script has
         saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
         default, done = Args(**saved), checkpoint["global_step"]
     except Exception as error:  # what a damaged file raises depends on its bytes
         fail("--resume", f"no checkpoint of {FORMAT} in {folder} ({error!r})")
     args = tyro.cli(Args, default=default)
     if done // args.batch_size >= args.num_iterations:
-        fail("--total-timesteps", f"the run has done {done}, give more")
+        fail("--total-timesteps", f"the run has done {done}, give {done + args.batch_size} or more")
     return args, checkpoint
 
 
@@ -351,11 +381,16 @@ def track(args, run_dir):
     wandb.init(
         project=args.wandb_project_name,
         entity=args.wandb_entity,
-        id=os.path.basename(os.path.abspath(run_dir)),
+        id=re.sub(r"[^\w.-]", "_", os.path.basename(os.path.abspath(run_dir))),
         resume="allow",
         sync_tensorboard=True,
         config=asdict(args),
     )
+
+
+def resume_command(run_dir):
+    """What a person types to go on with a run."""
+    return shlex.join([sys.executable, sys.argv[0], "--resume", run_dir])
 
 
 def open_run(args, global_step):
@@ -363,8 +398,15 @@ def open_run(args, global_step):
 
     Returns run_dir, a path; writer, of TensorBoard; progress, which counts environment steps.
     """
-    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.strftime('%y%m%d-%H%M%S')}"
-    run_dir = args.resume or f"{args.runs_dir}/{run_name.replace('/', '_')}-{os.getpid()}"
+    started = time.strftime("%y%m%d-%H%M%S")
+    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
+    run_dir = args.resume
+    while not run_dir:
+        try:
+            run_dir = f"{args.runs_dir}/{run_name.replace('/', '_')}"
+            os.makedirs(run_dir)
+        except FileExistsError:  # process 1 of another container, in the same second
+            run_dir, run_name = None, f"{run_name}_"
     if args.track:
         track(args, run_dir)
     # a run that goes on drops the points that came after its checkpoint
@@ -372,28 +414,57 @@ def open_run(args, global_step):
     writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
     steps = args.num_iterations * args.batch_size
     progress = tqdm(total=steps, initial=global_step, unit="step", unit_scale=True)
+
+    def say_how_to_go_on(*error):
+        progress.close()
+        sys.__excepthook__(*error)
+        if os.path.exists(f"{run_dir}/checkpoint.pt"):
+            line = f"to go on from the last checkpoint: {resume_command(run_dir)}"
+            print(line, file=sys.stderr)
+
+    # however the run ends
+    atexit.register(writer.close)
+    atexit.register(progress.close)
+    sys.excepthook = say_how_to_go_on
     return run_dir, writer, progress
 
 
 def catch_signals(stop_signals):
-    """Lets Ctrl+C and SIGTERM append their number to a list, for the loop to stop; a second one
-    ends the run at once."""
+    """Lets Ctrl+C, SIGTERM and SIGHUP, unless nohup ignores it, append their number to a list, for
+    the loop to stop. A second one of the same, but SIGHUP, ends the run at once."""
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
 
     def stop(signum, frame):
         stop_signals.append(signum)
-        signal.signal(signum, signal.SIG_DFL)
-        os.write(2, b"\nstopping after this iteration\n")  # print fails if the bar is in a write
+        if signum in signals[:2]:  # a closing terminal may send SIGHUP twice
+            signal.signal(signum, signal.SIG_DFL)
+        with suppress(OSError):  # print would fail if the bar is in a write
+            os.write(sys.stderr.fileno(), b"\nstopping after this iteration\n")
 
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for signum in signals:
+        signal.signal(signum, stop)
 
 
 def save_checkpoint(run_dir, state):
     """Writes checkpoint.pt, for --resume and ppo_eval.py, by way of another file, so that it is
     whole at any moment. state: tensors and plain values."""
-    with open(f"{run_dir}/checkpoint.tmp", "wb") as file:
+    with open(f"{run_dir}/checkpoint.{os.getpid()}-{time.time_ns()}.tmp", "wb") as file:
         torch.save(state, file)
     os.replace(file.name, f"{run_dir}/checkpoint.pt")
+
+
+def not_finite(obs, rewards):
+    """What of a rollout made its loss inf or nan, where it can be seen.
+
+    obs: (T + 1, N, ...) tensor; rewards: (T + 1, N) array.
+    """
+    for what, rows in (("an observation", obs), ("a reward", torch.from_numpy(rewards))):
+        finite = rows.reshape(*rows.shape[:2], -1).isfinite().all(2)  # (T + 1, N)
+        for step, env in (~finite).nonzero().tolist():
+            return f"{what} of environment {env} in step {step} of the rollout"
+    return "the network, as observations and rewards are finite"
 
 
 def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
@@ -401,22 +472,35 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
 
     Status: 3 with an error; 128 + number if a signal stopped the run before its end.
     """
-    progress.close()
-    envs.close()
-    writer.close()
+
+    def plain(x):
+        """For JSON, which has neither inf, here a string, nor nan, here null."""
+        if isinstance(x, dict):
+            return {key: plain(value) for key, value in x.items()}
+        odd = isinstance(x, float) and not np.isfinite(x)
+        return (None if np.isnan(x) else str(x)) if odd else x
+
     with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
+        json.dump(plain(summary), file, indent=2)
+    writer.close()
+    progress.close()
     score = "no episode has ended yet"
     if summary["mean_return"] is not None:
         score = f"mean return {summary['mean_return']:.2f}"
     speed = f", {summary['sps']:.0f} steps/s" if summary["sps"] else ""
     print(f"{run_dir}: {score}{speed}")
+    status = 0
     if error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(3)
-    if stop_signals and not summary["complete"]:
-        print(f"to go on: {sys.executable} {sys.argv[0]} --resume {run_dir}")
-        sys.exit(128 + stop_signals[0])
+        status = 3
+    elif stop_signals and not summary["complete"]:
+        print(f"to go on: {resume_command(run_dir)}")
+        status = 128 + stop_signals[0]
+    envs.close()  # when all results are there: a simulator may fail to close
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if status:
+        sys.exit(status)
 
 
 if __name__ == "__main__":
@@ -426,7 +510,7 @@ if __name__ == "__main__":
     print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
     torch.backends.cudnn.deterministic = args.torch_deterministic
     torch.manual_seed(args.seed)
-    rng = torch.cuda if device.type == "cuda" else torch  # its generator draws all noise
+    rng = torch.cuda if device.type == "cuda" else torch  # its generator draws noise and b_inds
 
     # environments
     T, N = args.num_steps, args.num_envs
@@ -439,7 +523,8 @@ if __name__ == "__main__":
     agent = Agent(envs, device=device)
     optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     if args.resume:
-        agent.load_state_dict(checkpoint["agent"])
+        with blame("--resume", args.resume):  # of a run with other spaces
+            agent.load_state_dict(checkpoint["agent"])
         # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
         optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
         if device.type in checkpoint["rng"]:
@@ -475,13 +560,13 @@ if __name__ == "__main__":
     gradients = partial(compute_gradients, agent, args, batch)  # mb_inds -> LOSSES, (7,)
     run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
 
-    run_dir, writer, progress = open_run(args, global_step)
     stop_signals = []
     catch_signals(stop_signals)
+    run_dir, writer, progress = open_run(args, global_step)
     error = None
     first_iteration = global_step // args.batch_size + 1
     first_measured = first_iteration + args.measure_burnin
-    phase_s = np.zeros(4)  # seconds in each of the loop's phases, from first_measured on
+    phase_s = np.zeros(4)  # the host's seconds in each of the loop's phases, once measured
     sps = None
     for iteration in range(first_iteration, args.num_iterations + 1):
         # Rollout
@@ -544,13 +629,14 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        # of N episodes where N is above 100: the last 100 to end would be mostly short ones
+        # of N environments the last N episodes at least, as those that end together are alike
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
         progress.update(args.batch_size)
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
-            error = f"iteration {iteration} gave a loss that is not finite"
+            cause = not_finite(obs, host_rewards)
+            error = f"iteration {iteration} gave a loss that is not finite, by {cause}"
             break  # before a good checkpoint is overwritten
         # subtle: evaluated once, or a signal after the checkpoint would end the loop unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0

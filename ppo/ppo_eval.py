@@ -25,12 +25,13 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 #   "imageio-ffmpeg",
 # ]
 # ///
-import contextlib
 import ctypes
+import io
 import json
 import os
 import statistics
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -58,10 +59,12 @@ class Args:
     num_envs: int = 8  # games side by side
     capture_video: bool = False  # film one of the games: video.mp4
     video_game: Literal["first", "best"] = "first"  # which one
+    max_steps: int = 27_000  # a game that has not ended then is cut, Atari's own limit
 
     def __post_init__(self):
-        if min(self.episodes, self.num_envs) < 1 or self.seed < 0:
-            raise ValueError("give 1 or more --episodes and --num-envs, and a --seed of 0 or more")
+        if min(self.episodes, self.num_envs, self.max_steps) < 1 or self.seed < 0:
+            raise ValueError("give 1 or more --episodes, --num-envs, --max-steps; a --seed from 0")
+        self.run = os.path.expanduser(self.run)
         try:
             path = f"{self.run}/checkpoint.pt"
             self.checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -78,6 +81,7 @@ class Game:
     seed: int
     actions: list  # a step's each, () or (A,)
     total: float = 0.0  # return, of raw rewards
+    cut: bool = False  # by --max-steps
 
 
 class Discrete:
@@ -85,6 +89,7 @@ class Discrete:
 
     fps = 30  # where the environment does not say
     actor = "actor"  # the network that acts
+    last = "actor.4.bias"  # its last weights, as many as actions
     hint = "on Debian, apt install libegl1 (MUJOCO_GL=egl) or libosmesa6 (MUJOCO_GL=osmesa)"
 
     def __init__(self, checkpoint, deterministic):
@@ -143,6 +148,7 @@ class Continuous(Discrete):
     """Plays an environment of Gymnasium's with the networks of ppo_continuous_action."""
 
     actor = "actor_mean"
+    last = "actor_logstd"
 
     def __init__(self, checkpoint, deterministic):
         super().__init__(checkpoint, deterministic)
@@ -171,7 +177,7 @@ class ContinuousEnvPool(Continuous):
 
     def reset(self, seeds, **options):
         """Environments, one a seed, and their first observations, (M, D) or a dictionary."""
-        with contextlib.suppress(OSError):  # MuJoCo in EnvPool looks for it when it is first used
+        with suppress(OSError):  # MuJoCo in EnvPool looks for it when it is first used
             ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
         import envpool
 
@@ -189,7 +195,7 @@ class ContinuousEnvPool(Continuous):
     def film(self, seed):
         """The environment of a game, ready to be filmed."""
         ctypes.CDLL("libEGL.so.1")  # OSError where it is missing: MuJoCo in EnvPool would abort
-        with contextlib.suppress(Exception):  # where Gymnasium has that id, and what it needs
+        with suppress(Exception):  # where Gymnasium has that id, and what it needs
             make = gym.envs.registration.load_env_creator(gym.registry[self.env_id].entry_point)
             self.fps = make.metadata["render_fps"]
         return self.reset([seed], render_mode="rgb_array")[0]
@@ -203,6 +209,7 @@ class Atari(Discrete):
     """Plays an Atari game in EnvPool with the Nature CNN of ppo_atari_envpool."""
 
     fps = 15  # of 60 frames a second, the agent sees every fourth
+    last = "actor.bias"
     stack_num = 4
 
     def reset(self, seeds, **options):
@@ -309,6 +316,7 @@ class DiscreteLSTM(Memory, Discrete):
     """Plays an environment of Gymnasium's with the networks of ppo_lstm, which see a part of it."""
 
     lstm = "actor.lstm"
+    last = "actor.head.bias"
 
     def __init__(self, checkpoint, deterministic):
         super().__init__(checkpoint, deterministic)
@@ -341,36 +349,93 @@ PLAYERS = {  # by a checkpoint's format
 }
 
 
+class Console:
+    """Standard output or error of a run that outlives its reader: what a closed terminal or a `tee`
+    that has ended cannot take is lost, and not the run."""
+
+    def __init__(self, stream):
+        self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
+        if isinstance(self.stream, io.TextIOWrapper):
+            self.stream.reconfigure(errors="replace")  # where the locale has no ±
+
+    def write(self, text):
+        with suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self):
+        with suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+
+def fail(flag, text):
+    """Ends the script with one line about a flag, and status 2."""
+    print(f"{os.path.basename(sys.argv[0])}: error: argument {flag}: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def plain(x):
+    """For JSON, which has neither inf, here a string, nor nan, here null."""
+    if isinstance(x, dict):
+        return {key: plain(value) for key, value in x.items()}
+    if isinstance(x, list):
+        return [plain(value) for value in x]
+    odd = isinstance(x, float) and not np.isfinite(x)
+    return (None if np.isnan(x) else str(x)) if odd else x
+
+
 @torch.no_grad()
-def play(player, seeds, progress):
-    """One game for each seed, side by side, each to its end: games in the order of the seeds."""
-    envs, obs = player.reset(seeds)
-    games = [Game(seed, []) for seed in seeds]
+def play(player, seeds, progress, max_steps=27_000):
+    """One game for each seed, side by side, each to its end, or for so many steps: games in the
+    order of the seeds."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    try:
+        envs, obs = player.reset(seeds)
+        actions, known = (
+            gym.spaces.flatdim(envs.single_action_space),
+            player.weights[player.last].numel(),
+        )
+        if actions != known:
+            raise ValueError(f"it has {actions} actions, and the agent knows {known}")
+        actions = player.act(obs, generators)
+    except Exception as error:  # what an environment raises is its own affair
+        text = " ".join(str(error).split()) or type(error).__name__
+        fail("run", f"{player.env_id} is not the environment of training: {text}")
+    games = [Game(seed, []) for seed in seeds]
     running = set(range(len(seeds)))
     while running:
-        actions = player.act(obs, generators)
         obs, rewards, over = player.step(envs, actions)
         for i in list(running):
             games[i].actions.append(actions[i])
             games[i].total += float(rewards[i])
-            if over[i]:
+            games[i].cut = not over[i] and len(games[i].actions) == max_steps
+            if over[i] or games[i].cut:
                 running.remove(i)
                 progress.update()
-    envs.close()
+        actions = player.act(obs, generators)
+    try:
+        envs.close()
+    except Exception as error:  # the games are played
+        print(f"{player.env_id} failed to close: {error!r}", file=sys.stderr)
     return games
 
 
 if __name__ == "__main__":
+    sys.stdout = Console(sys.stdout)
+    sys.stderr = Console(sys.stderr)
     args = tyro.cli(Args)
     player, games = args.player, []
     # a game's seed starts its environment and draws its actions; no game of training has it
     seeds = np.random.SeedSequence(args.seed, spawn_key=(1,)).generate_state(args.episodes) >> 1
     with tqdm(total=args.episodes, unit="game") as progress:
         for start in range(0, args.episodes, args.num_envs):
-            games += play(player, seeds[start : start + args.num_envs].tolist(), progress)
+            some = seeds[start : start + args.num_envs].tolist()
+            games += play(player, some, progress, args.max_steps)
 
     returns = [game.total for game in games]
+    cut = sum(game.cut for game in games)
     result = {
         "env_id": player.env_id,
         "global_step": args.checkpoint["global_step"],
@@ -378,17 +443,21 @@ if __name__ == "__main__":
         "mean": statistics.fmean(returns),
         "std": statistics.pstdev(returns),
         "median": statistics.median(returns),
+        "cut": cut,
         "returns": returns,
         "lengths": [len(game.actions) for game in games],
     }
+    with open(f"{args.run}/eval.json", "w") as file:
+        json.dump(plain(result), file, indent=2)
     way = "most likely actions" if args.deterministic else "sampled actions"
     print(f"{player.env_id} after {result['global_step']:,} steps of training, {way}")
     print(f"{'game':>6}{'return':>12}{'length':>9}")
     for number, game in enumerate(games, 1):
         print(f"{number:>6}{game.total:>12.2f}{len(game.actions):>9}")
     print(f"mean {result['mean']:.2f}, std {result['std']:.2f}, median {result['median']:.2f}")
-    with open(f"{args.run}/eval.json", "w") as file:
-        json.dump(result, file, indent=2)
+    if cut:
+        print(f"{cut} of {len(games)} games were cut after {args.max_steps} steps (--max-steps);")
+        print("their returns count as they were")
 
     if args.capture_video:
         number = 0 if args.video_game == "first" else int(np.argmax(returns))
@@ -396,6 +465,8 @@ if __name__ == "__main__":
         try:
             envs = player.film(game.seed)
             frame = player.frame(envs)
+            if frame is None:
+                raise ValueError("its render() returns None")
         except Exception as error:  # what a missing renderer raises depends on which
             sys.unraisablehook = lambda _: None  # and taking down what is half made raises again
             sys.exit(f"--capture-video: nothing renders {player.env_id} ({error}); {player.hint}")

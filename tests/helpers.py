@@ -48,13 +48,17 @@ def load(name):
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
     """Runs a script's main in this process, its text edited on request; returns its variables.
 
-    On the CPU unless gpu; the signal handlers that main sets are taken back.
+    On the CPU unless gpu; signal handlers, streams and hooks that main sets are taken back.
     """
     path = PPO / f"{name}.py"
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        signum: signal.getsignal(signum)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     grouped = dist.is_initialized()
     if grouped:
         dist.destroy_process_group()
+    streams, hook = (sys.stdout, sys.stderr), sys.excepthook
     argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
     sys.argv += [] if gpu else ["--no-cuda"]
     try:
@@ -68,7 +72,7 @@ def run_main(name, *flags, runs_dir, edit=None, gpu=False):
             dist.destroy_process_group()
         if grouped:
             alone()
-        sys.argv = argv
+        sys.argv, (sys.stdout, sys.stderr), sys.excepthook = argv, streams, hook
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
 

@@ -186,9 +186,9 @@ def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
         ones, obs = np.ones(len(seed)), np.zeros((len(seed), 4, 84, 84), np.uint8)
         info = {"lives": ones, "terminated": ones}
         step = obs, ones, ones > 0, ones > 1, info
-        return SimpleNamespace(
-            reset=lambda: (obs, info), step=lambda actions: step, close=lambda: None
-        )
+        game = SimpleNamespace(reset=lambda: (obs, info), step=lambda actions: step)
+        game.close, game.single_action_space = lambda: None, gym.spaces.Discrete(4)
+        return game
 
     monkeypatch.setattr(envpool, "make", make)
     training = load("ppo_atari_envpool")

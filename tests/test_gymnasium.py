@@ -32,7 +32,7 @@ class Counter(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.t = 0
+        self.t, self.total = 0, 0 if seed is not None else self.total
         return np.zeros(1, dtype=np.float32), {}
 
     def step(self, action):
@@ -221,8 +221,8 @@ def test_seeds_share_no_environment(name, tmp_path, monkeypatch):
     """What main gives to reset; nor do the two parts of a run that went on."""
     reset, seeds = gym.vector.SyncVectorEnv.reset, []
 
-    def note(self, *, seed, **kwargs):
-        seeds.extend(seed)
+    def note(self, *, seed=None, **kwargs):
+        seeds.extend(seed or [])
         return reset(self, seed=seed, **kwargs)
 
     monkeypatch.setattr(gym.vector.SyncVectorEnv, "reset", note)

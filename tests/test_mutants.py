@@ -264,7 +264,7 @@ RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", 'episodic_returns = checkpoint["episodic_returns"]',
      "episodic_returns = []"),
-    ("weights forgotten", '        agent.load_state_dict(checkpoint["agent"])\n', ""),
+    ("weights forgotten", 'agent.load_state_dict(checkpoint["agent"])', "pass"),
 ]  # fmt: skip
 MOMENTS = [
     ("observations' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))',

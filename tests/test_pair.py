@@ -21,13 +21,14 @@ IDEAS = {
     "compute_gradients": "the distribution of the actions; whole environments for a memory",
     "parse_args": "of several processes on a machine one speaks",
     "open_run": "of several processes one writes",
-    "finish": "several processes are started by torchrun",
+    "resume_command": "several processes are started by torchrun",
 }
 IDEAS_OF_FAST = IDEAS | {
     "act_numpy": "the distribution of the actions; the network",
     "evaluate": "the distribution of the actions; the network",
 }
-NOT_PPO = "fail blame parse_args track open_run catch_signals save_checkpoint finish".split()
+NOT_PPO = "Console fail blame parse_args track resume_command open_run catch_signals".split()
+NOT_PPO += "save_checkpoint not_finite finish".split()
 
 pairs = pytest.mark.parametrize(("eager", "fast"), PAIRS)
 
@@ -94,9 +95,9 @@ def test_everything_has_a_docstring(name):
 def test_what_is_not_ppo_stands_together(name):
     """Between the last function of PPO and main, under a heading."""
     found = list(definitions(name))
-    names = [*NOT_PPO[:3], "join_ranks", *NOT_PPO[3:]] if "multigpu" in name else NOT_PPO
+    names = [*NOT_PPO[:4], "join_ranks", *NOT_PPO[4:]] if "multigpu" in name else NOT_PPO
     assert found[-len(names) :] == names
-    assert text_of(name).index("\n# What is not PPO: ") < text_of(name).index("def fail(")
+    assert text_of(name).index("\n# Not PPO: ") < text_of(name).index("def fail(")
 
 
 @pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])

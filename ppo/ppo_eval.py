@@ -15,7 +15,7 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 # dependencies = [
 #   "torch>=2.11,<2.16",
 #   "ale-py>=0.12",
-#   "envpool>=1.2.5; sys_platform == 'linux' or platform_machine == 'arm64'",
+#   "envpool>=1.2.5; sys_platform != 'darwin' or platform_machine == 'arm64'",
 #   "gymnasium[classic-control,mujoco]>=1.2",
 #   "gymnasium[box2d]>=1.2; python_version < '3.14'",
 #   "numpy>=2",

@@ -80,7 +80,7 @@ class Args:
     runs_dir: str = "runs"  # folder that gets a folder for this run
     checkpoint_interval: int = 50  # iterations between two checkpoints
     resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
-    measure_burnin: int = 3  # iterations left out of the steps per second
+    measure_burnin: int = 3  # first iterations, not counted in the steps per second
 
     env_id: str = "Breakout-v5"  # an Atari game of EnvPool's
     total_timesteps: int = 10_000_000  # steps of 4 frames, autoreset ones too, in whole rollouts
@@ -94,7 +94,7 @@ class Args:
     update_epochs: int = 4  # passes over a rollout's rows
     norm_adv: bool = True  # normalise the advantages of each minibatch
     clip_coef: float = 0.1  # the probability ratio is clipped to 1 ± this; inf: never
-    clip_vloss: bool = True  # clip the change of the value by clip_coef too
+    clip_vloss: bool = True  # clip the change of the value to ± clip_coef too
     ent_coef: float = 0.01  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
@@ -187,7 +187,7 @@ class Agent(nn.Module):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid, of the same shape, is 1 and not 0; 0 if none is."""
+    """Mean of x over the rows where valid, 0 or 1 and of x's shape, is 1; 0 if there is none."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -231,7 +231,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
-    logratio = (newlogprob - mb["logprobs"]) * valid  # 0, or exp may be inf, and inf * 0 nan
+    logratio = (newlogprob - mb["logprobs"]) * valid  # else exp may be inf, and inf * 0 nan
     ratio = logratio.exp()
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
@@ -286,7 +286,7 @@ def compute_gradients(agent, args, batch, mb_inds):
     entropy = probs.entropy()
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
-    # foreach=False: True is slower when compiled, and its last bits differ
+    # foreach=False: True is slower when compiled, and rounds the norm differently
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -306,12 +306,12 @@ def train_epoch(gradients, optimizer, b_inds):
 
 
 # Not PPO: from here to main come the command line, the run's folder, signals, checkpoints and what
-# ends a run. A fork keeps these functions, replaces them or drops them, one by one.
+# ends a run. A fork keeps, replaces or drops these functions; what it drops goes with its call.
 
 
 class Console:
-    """Standard output or error of a run that outlives its reader: what a closed terminal or a `tee`
-    that has ended cannot take is lost, and not the run."""
+    """Standard output or error of a run that outlives its reader: once a terminal has closed, or a
+    `tee` has ended, what is printed is lost, but the run goes on."""
 
     def __init__(self, stream):
         self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
@@ -405,7 +405,7 @@ def open_run(args, global_step):
         try:
             run_dir = f"{args.runs_dir}/{run_name.replace('/', '_')}"
             os.makedirs(run_dir)
-        except FileExistsError:  # process 1 of another container, in the same second
+        except FileExistsError:  # another container's run, of the same second and process number
             run_dir, run_name = None, f"{run_name}_"
     if args.track:
         track(args, run_dir)
@@ -422,7 +422,7 @@ def open_run(args, global_step):
             line = f"to go on from the last checkpoint: {resume_command(run_dir)}"
             print(line, file=sys.stderr)
 
-    # however the run ends
+    # also when the run ends by an exception; a signal that kills it skips this
     atexit.register(writer.close)
     atexit.register(progress.close)
     sys.excepthook = say_how_to_go_on
@@ -456,7 +456,7 @@ def save_checkpoint(run_dir, state):
 
 
 def not_finite(obs, rewards):
-    """What of a rollout made its loss inf or nan, where it can be seen.
+    """What of a rollout made its loss inf or nan, as far as its numbers show it.
 
     obs: (T + 1, N, ...) tensor; rewards: (T + 1, N) array.
     """
@@ -464,7 +464,7 @@ def not_finite(obs, rewards):
         finite = rows.reshape(*rows.shape[:2], -1).isfinite().all(2)  # (T + 1, N)
         for step, env in (~finite).nonzero().tolist():
             return f"{what} of environment {env} in step {step} of the rollout"
-    return "the network, as observations and rewards are finite"
+    return "the network, or too large a number: observations and rewards are finite"
 
 
 def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
@@ -474,7 +474,7 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
     """
 
     def plain(x):
-        """For JSON, which has neither inf, here a string, nor nan, here null."""
+        """For JSON, which has no inf and no nan: inf becomes a string, nan becomes null."""
         if isinstance(x, dict):
             return {key: plain(value) for key, value in x.items()}
         odd = isinstance(x, float) and not np.isfinite(x)
@@ -497,8 +497,10 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
         print(f"to go on: {resume_command(run_dir)}")
         status = 128 + stop_signals[0]
     envs.close()  # when all results are there: a simulator may fail to close
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last one not on Windows
+        if signal.getsignal(getattr(signal, name, signal.SIGINT)) != signal.SIG_IGN:
+            handler = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+            signal.signal(getattr(signal, name, signal.SIGTERM), handler)
     if status:
         sys.exit(status)
 
@@ -523,7 +525,7 @@ if __name__ == "__main__":
     agent = Agent(envs, device=device)
     optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     if args.resume:
-        with blame("--resume", args.resume):  # of a run with other spaces
+        with blame("--resume", args.resume):  # with other spaces weights have other shapes
             agent.load_state_dict(checkpoint["agent"])
         # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
         optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
@@ -573,8 +575,8 @@ if __name__ == "__main__":
         times = [time.perf_counter()]
         obs[0] = obs[T]
         host[:, 0] = host[:, T]
-        # drawn for the whole rollout, outside of act: the fast version's act, compiled or in NumPy,
-        # would draw other numbers
+        # drawn for the whole rollout, outside of act: a compiled act, or one in NumPy, as the fast
+        # versions have, would draw other numbers
         noise.exponential_()
         for step in range(T):
             action = policy(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
@@ -629,7 +631,8 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        # of N environments the last N episodes at least, as those that end together are alike
+        # the last 100 episodes, or N if more: of environments that started together the short
+        # episodes end first, and fewer would be all alike
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)

@@ -10,7 +10,7 @@ scores and films of a trained agent (ppo_eval.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
 CleanRL's ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
 
-Shapes: T num_steps, N num_envs, D size of obs, A of actions, B = T * N rows, M of a minibatch.
+Shapes: T num_steps, N num_envs, D entries of obs, A actions, B = T * N rows, M rows of a minibatch.
 Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
 obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
 Gymnasium resets an environment in the step after an episode's end. So where dones[t] is 1, obs[t]
@@ -87,7 +87,7 @@ class Args:
     runs_dir: str = "runs"  # folder that gets a folder for this run
     checkpoint_interval: int = 50  # iterations between two checkpoints
     resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
-    measure_burnin: int = 3  # iterations left out of the steps per second
+    measure_burnin: int = 3  # first iterations, not counted in the steps per second
 
     env_id: str = "HalfCheetah-v4"  # of Gymnasium, with vectors as observations and actions
     total_timesteps: int = 1_000_000  # steps, autoreset ones too, in whole rollouts
@@ -101,13 +101,14 @@ class Args:
     update_epochs: int = 10  # passes over a rollout's rows
     norm_adv: bool = True  # normalise the advantages of each minibatch
     clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± this; inf: never
-    clip_vloss: bool = True  # clip the change of the value by clip_coef too
+    clip_vloss: bool = True  # clip the change of the value to ± clip_coef too
     ent_coef: float = 0.0  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
-    cleanrl_semantics: bool = False  # time limits are terminal, for comparison
-    # fast, both: for a CPU and a GPU. Switches, so that what each one gains can be measured
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL; all else stays
+    # fast, both: that is for a CPU and a GPU, while `CUDA graph` is for a GPU alone. Switches, so
+    # that what each one gains can be measured
     compile: bool = False  # compile the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a CUDA device
     numpy_acting: bool = True  # with --compile, or --cudagraphs on a GPU, act in NumPy
@@ -230,7 +231,7 @@ class Agent(nn.Module):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid, of the same shape, is 1 and not 0; 0 if none is."""
+    """Mean of x over the rows where valid, 0 or 1 and of x's shape, is 1; 0 if there is none."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -279,7 +280,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
-    logratio = (newlogprob - mb["logprobs"]) * valid  # 0, or exp may be inf, and inf * 0 nan
+    logratio = (newlogprob - mb["logprobs"]) * valid  # else exp may be inf, and inf * 0 nan
     ratio = logratio.exp()
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
@@ -334,9 +335,8 @@ def act_numpy(layers, obs, actions, scaled_noise, step):
 # fast, both: what act_numpy leaves out, of all rows in one pass
 @torch.no_grad()
 def evaluate(agent, storage):
-    """Fills the log-probabilities and values of all rows, whose obs and actions are there.
-
-    storage: fields (T + 1, N, ...).
+    """Fills the log-probabilities and values of all rows; row T has no action, its log-probability
+    means nothing. storage: fields (T + 1, N, ...).
     """
     mean, std, values = agent(storage["obs"])  # (T + 1, N, A), (1, A), (T + 1, N)
     storage["values"][:] = values
@@ -357,7 +357,7 @@ def compute_gradients(agent, args, batch, mb_inds):
     entropy = probs.entropy().sum(-1)
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
-    # foreach=False: True is slower when compiled, and its last bits differ
+    # foreach=False: True is slower when compiled, and rounds the norm differently
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -377,12 +377,12 @@ def train_epoch(gradients, optimizer, b_inds):
 
 
 # Not PPO: from here to main come the command line, the run's folder, signals, checkpoints and what
-# ends a run. A fork keeps these functions, replaces them or drops them, one by one.
+# ends a run. A fork keeps, replaces or drops these functions; what it drops goes with its call.
 
 
 class Console:
-    """Standard output or error of a run that outlives its reader: what a closed terminal or a `tee`
-    that has ended cannot take is lost, and not the run."""
+    """Standard output or error of a run that outlives its reader: once a terminal has closed, or a
+    `tee` has ended, what is printed is lost, but the run goes on."""
 
     def __init__(self, stream):
         self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
@@ -476,7 +476,7 @@ def open_run(args, global_step):
         try:
             run_dir = f"{args.runs_dir}/{run_name.replace('/', '_')}"
             os.makedirs(run_dir)
-        except FileExistsError:  # process 1 of another container, in the same second
+        except FileExistsError:  # another container's run, of the same second and process number
             run_dir, run_name = None, f"{run_name}_"
     if args.track:
         track(args, run_dir)
@@ -493,7 +493,7 @@ def open_run(args, global_step):
             line = f"to go on from the last checkpoint: {resume_command(run_dir)}"
             print(line, file=sys.stderr)
 
-    # however the run ends
+    # also when the run ends by an exception; a signal that kills it skips this
     atexit.register(writer.close)
     atexit.register(progress.close)
     sys.excepthook = say_how_to_go_on
@@ -527,7 +527,7 @@ def save_checkpoint(run_dir, state):
 
 
 def not_finite(obs, rewards):
-    """What of a rollout made its loss inf or nan, where it can be seen.
+    """What of a rollout made its loss inf or nan, as far as its numbers show it.
 
     obs: (T + 1, N, ...) tensor; rewards: (T + 1, N) array.
     """
@@ -535,7 +535,7 @@ def not_finite(obs, rewards):
         finite = rows.reshape(*rows.shape[:2], -1).isfinite().all(2)  # (T + 1, N)
         for step, env in (~finite).nonzero().tolist():
             return f"{what} of environment {env} in step {step} of the rollout"
-    return "the network, as observations and rewards are finite"
+    return "the network, or too large a number: observations and rewards are finite"
 
 
 def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
@@ -545,7 +545,7 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
     """
 
     def plain(x):
-        """For JSON, which has neither inf, here a string, nor nan, here null."""
+        """For JSON, which has no inf and no nan: inf becomes a string, nan becomes null."""
         if isinstance(x, dict):
             return {key: plain(value) for key, value in x.items()}
         odd = isinstance(x, float) and not np.isfinite(x)
@@ -568,8 +568,10 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
         print(f"to go on: {resume_command(run_dir)}")
         status = 128 + stop_signals[0]
     envs.close()  # when all results are there: a simulator may fail to close
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last one not on Windows
+        if signal.getsignal(getattr(signal, name, signal.SIGINT)) != signal.SIG_IGN:
+            handler = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+            signal.signal(getattr(signal, name, signal.SIGTERM), handler)
     if status:
         sys.exit(status)
 
@@ -610,7 +612,7 @@ if __name__ == "__main__":
     obs_rms = RunningMeanStd(np.zeros(obs_space.shape), np.ones(obs_space.shape))
     return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
     if args.resume:
-        with blame("--resume", args.resume):  # of a run with other spaces
+        with blame("--resume", args.resume):  # with other spaces weights have other shapes
             agent.load_state_dict(checkpoint["agent"])
         # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
         optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
@@ -655,13 +657,13 @@ if __name__ == "__main__":
     policy = partial(act, agent, storage, noise)  # a row's index -> its actions, (N, A)
     gradients = partial(compute_gradients, agent, args, batch)  # mb_inds -> LOSSES, (7,)
     run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
-    # fast, CUDA graph: one launch replays an epoch, in place of one a kernel. The first two calls
-    # warm up, the third runs and is then captured: all three are real updates
+    # fast, CUDA graph: one launch replays an epoch, in place of a launch a kernel. The first two
+    # calls warm up, the third runs and is then captured: all three are real updates
     if "cudagraphs" in modes:
         run_epoch = CudaGraphModule(run_epoch, warmup=3)
     # fast, both: NumPy acts, by a copy of the policy in the host's memory
     if numpy_acting:
-        agent_inference = Agent(envs, device="meta")  # or it would draw, and noise be another
+        agent_inference = Agent(envs, device="meta")  # drawing weights would change the noise
         agent_inference.to_empty(device="cpu")
         layers = [p.detach().numpy() for p in agent_inference.actor_mean.parameters()]  # views
         obs = obs.cpu()  # on a CPU the storage itself, no copy; actions too
@@ -682,8 +684,8 @@ if __name__ == "__main__":
         times = [time.perf_counter()]
         obs[0] = obs[T]
         host[:, 0] = host[:, T]
-        # drawn for the whole rollout, outside of act: the fast version's act, compiled or in NumPy,
-        # would draw other numbers
+        # drawn for the whole rollout, outside of act: a compiled act, or one in NumPy, as the fast
+        # versions have, would draw other numbers
         noise.normal_()
         # fast, both: the policy stands still for a rollout: weights and noise are fetched once
         if numpy_acting:
@@ -694,7 +696,7 @@ if __name__ == "__main__":
             action = policy(step).cpu().numpy()  # (N, A); sync if a GPU acts
             clipped = np.clip(action, action_space.low, action_space.high)  # what the space allows
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
-            if terminated.any():  # what blew up has no last observation; 0 times nan is nan
+            if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
             obs_rms.update(next_obs)
             scaled = obs_rms.scale(next_obs - obs_rms.mean)
@@ -755,7 +757,8 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        # of N environments the last N episodes at least, as those that end together are alike
+        # the last 100 episodes, or N if more: of environments that started together the short
+        # episodes end first, and fewer would be all alike
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)

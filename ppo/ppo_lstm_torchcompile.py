@@ -1,11 +1,11 @@
 """Proximal Policy Optimization (PPO) with a memory, on CartPole without velocities.
 
-    python ppo/ppo_lstm.py --hide 1 3                              # eager
-    python ppo/ppo_lstm_torchcompile.py --hide 1 3 --compile       # made fast
-    diff -u ppo/ppo_lstm.py ppo/ppo_lstm_torchcompile.py           # how
-    diff -u ppo/ppo.py ppo/ppo_lstm.py                             # what a memory needs
+    python ppo/ppo_lstm.py                                 # eager
+    python ppo/ppo_lstm_torchcompile.py --compile          # made fast
+    diff -u ppo/ppo_lstm.py ppo/ppo_lstm_torchcompile.py   # how
+    diff -u ppo/ppo.py ppo/ppo_lstm.py                     # what a memory needs
 
-Not here: pixels (ppo_atari_envpool_lstm.py), continuous actions, scores and films (ppo_eval.py).
+Not here: pixels (ppo_atari_envpool_lstm.py), continuous actions, scores (ppo_eval.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, CleanRL's ppo_atari_lstm.py.
 
 Shapes: T num_steps, N num_envs, D size of obs, A of actions, H of the memory, B = T * N rows; a
@@ -15,7 +15,7 @@ obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host wait
 Gymnasium resets an environment in the step after an episode's end. So where dones[t] is 1, obs[t]
 is the last observation of an episode, its action is ignored, and row t is an autoreset step, which
 is no real transition: valid[t] is 0, and the row weighs nothing in the loss.
-The memory is set to zero after that row, not before it: a truncation bootstraps from its value.
+The memory is zeroed after an autoreset row, not before it: values[t] of a truncation reads it.
 """
 
 # /// script
@@ -86,10 +86,10 @@ class Args:
     runs_dir: str = "runs"  # folder that gets a folder for this run
     checkpoint_interval: int = 50  # iterations between two checkpoints
     resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
-    measure_burnin: int = 3  # iterations left out of the steps per second
+    measure_burnin: int = 3  # first iterations, not counted in the steps per second
 
     env_id: str = "CartPole-v1"  # of Gymnasium, with vectors as observations and discrete actions
-    hide: tuple[int, ...] | None = None  # unseen entries; None: 1 3 on CartPole-v1, else none
+    hide: tuple[int, ...] | None = None  # entries left out of obs; None: CartPole-v1's velocities
     total_timesteps: int = 300_000  # steps, autoreset ones too, in whole rollouts
     learning_rate: float = 1e-3  # Adam's step size
     num_envs: int = 8  # N, environments side by side
@@ -101,13 +101,14 @@ class Args:
     update_epochs: int = 4  # passes over a rollout's rows
     norm_adv: bool = False  # normalise the advantages of each minibatch
     clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± this; inf: never
-    clip_vloss: bool = False  # clip the change of the value by clip_coef too
+    clip_vloss: bool = False  # clip the change of the value to ± clip_coef too
     ent_coef: float = 0.0  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
-    cleanrl_semantics: bool = False  # time limits are terminal, for comparison
-    # fast, both: for a CPU and a GPU. Switches, so that what each one gains can be measured
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL; all else stays
+    # fast, both: that is for a CPU and a GPU, while `CUDA graph` is for a GPU alone. Switches, so
+    # that what each one gains can be measured
     compile: bool = False  # compile the loss: the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a CUDA device
     numpy_acting: bool = True  # with --compile, or --cudagraphs on a GPU, act in NumPy
@@ -153,7 +154,7 @@ class Args:
 
 
 def make_envs(args):
-    """N environments of Gymnasium's: obs (N, D), flattened if no array; actions (N,) int64.
+    """N environments of Gymnasium's: obs (N, D), flattened if not arrays; actions (N,) int64.
 
     Raises what gym.make does, and ValueError for other spaces.
     """
@@ -190,7 +191,8 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations over the rows of E environments, in order of time (T = 1 in `act`).
+    """nn.LSTM's equations over the rows of E environments, in order of time (T = 1 in `act`);
+    nn.LSTM itself cannot zero the state between two rows of a call.
 
     x: (T * E, inputs); dones: (T * E,), 1 where an episode ends; state: h and c before the first
     row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
@@ -248,7 +250,7 @@ class Recurrent(nn.Module):
 
 class Agent(nn.Module):
     """Two networks with a memory: obs (M, D), dones (M,), lstm_state -> logits (M, A), value (M,),
-    lstm_state. lstm_state: (2, 2, E, H), of actor and critic, of each h and c."""
+    lstm_state. lstm_state: (2, 2, E, H): actor and critic, h and c of each."""
 
     def __init__(self, envs, device=None):
         super().__init__()
@@ -263,7 +265,7 @@ class Agent(nn.Module):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid, of the same shape, is 1 and not 0; 0 if none is."""
+    """Mean of x over the rows where valid, 0 or 1 and of x's shape, is 1; 0 if there is none."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -312,7 +314,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
-    logratio = (newlogprob - mb["logprobs"]) * valid  # 0, or exp may be inf, and inf * 0 nan
+    logratio = (newlogprob - mb["logprobs"]) * valid  # else exp may be inf, and inf * 0 nan
     ratio = logratio.exp()
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
@@ -382,7 +384,7 @@ def act_numpy(weights, head, obs, dones, states, hidden, actions, log_noise, ste
 # fast, both: what act_numpy leaves out, of all rows in one pass
 @torch.no_grad()
 def evaluate(agent, storage, hidden):
-    """Fills the log-probabilities and values of all rows, whose actions are there.
+    """Fills the log-probabilities and values of all rows.
 
     storage: fields (T + 1, N, ...); hidden: (T + 1, 2, N, H), of the LSTMs of actor and critic.
     """
@@ -405,7 +407,7 @@ def compute_gradients(agent, args, batch, initial_lstm_state, mb_inds):
     entropy = probs.entropy()
     loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
     loss.backward()
-    # foreach=False: True is slower when compiled, and its last bits differ
+    # foreach=False: True is slower when compiled, and rounds the norm differently
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -425,12 +427,12 @@ def train_epoch(gradients, optimizer, b_inds):
 
 
 # Not PPO: from here to main come the command line, the run's folder, signals, checkpoints and what
-# ends a run. A fork keeps these functions, replaces them or drops them, one by one.
+# ends a run. A fork keeps, replaces or drops these functions; what it drops goes with its call.
 
 
 class Console:
-    """Standard output or error of a run that outlives its reader: what a closed terminal or a `tee`
-    that has ended cannot take is lost, and not the run."""
+    """Standard output or error of a run that outlives its reader: once a terminal has closed, or a
+    `tee` has ended, what is printed is lost, but the run goes on."""
 
     def __init__(self, stream):
         self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
@@ -524,7 +526,7 @@ def open_run(args, global_step):
         try:
             run_dir = f"{args.runs_dir}/{run_name.replace('/', '_')}"
             os.makedirs(run_dir)
-        except FileExistsError:  # process 1 of another container, in the same second
+        except FileExistsError:  # another container's run, of the same second and process number
             run_dir, run_name = None, f"{run_name}_"
     if args.track:
         track(args, run_dir)
@@ -541,7 +543,7 @@ def open_run(args, global_step):
             line = f"to go on from the last checkpoint: {resume_command(run_dir)}"
             print(line, file=sys.stderr)
 
-    # however the run ends
+    # also when the run ends by an exception; a signal that kills it skips this
     atexit.register(writer.close)
     atexit.register(progress.close)
     sys.excepthook = say_how_to_go_on
@@ -575,7 +577,7 @@ def save_checkpoint(run_dir, state):
 
 
 def not_finite(obs, rewards):
-    """What of a rollout made its loss inf or nan, where it can be seen.
+    """What of a rollout made its loss inf or nan, as far as its numbers show it.
 
     obs: (T + 1, N, ...) tensor; rewards: (T + 1, N) array.
     """
@@ -583,7 +585,7 @@ def not_finite(obs, rewards):
         finite = rows.reshape(*rows.shape[:2], -1).isfinite().all(2)  # (T + 1, N)
         for step, env in (~finite).nonzero().tolist():
             return f"{what} of environment {env} in step {step} of the rollout"
-    return "the network, as observations and rewards are finite"
+    return "the network, or too large a number: observations and rewards are finite"
 
 
 def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
@@ -593,7 +595,7 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
     """
 
     def plain(x):
-        """For JSON, which has neither inf, here a string, nor nan, here null."""
+        """For JSON, which has no inf and no nan: inf becomes a string, nan becomes null."""
         if isinstance(x, dict):
             return {key: plain(value) for key, value in x.items()}
         odd = isinstance(x, float) and not np.isfinite(x)
@@ -616,8 +618,10 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
         print(f"to go on: {resume_command(run_dir)}")
         status = 128 + stop_signals[0]
     envs.close()  # when all results are there: a simulator may fail to close
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last one not on Windows
+        if signal.getsignal(getattr(signal, name, signal.SIGINT)) != signal.SIG_IGN:
+            handler = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+            signal.signal(getattr(signal, name, signal.SIGTERM), handler)
     if status:
         sys.exit(status)
 
@@ -656,7 +660,7 @@ if __name__ == "__main__":
     capturable = "cudagraphs" in modes
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
     if args.resume:
-        with blame("--resume", args.resume):  # of a run with other spaces
+        with blame("--resume", args.resume):  # with other spaces weights have other shapes
             agent.load_state_dict(checkpoint["agent"])
         # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
         optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
@@ -697,15 +701,15 @@ if __name__ == "__main__":
         LSTM.fused = args.fused_lstm and "cudagraphs" not in modes
     # the functions above with all bound that stays the same from call to call
     policy = partial(act, agent, storage, lstm_states, noise)  # a row's index -> actions, (N,)
-    gradients = partial(compute_gradients, agent, args, batch, lstm_states[0])  # -> LOSSES, (7,)
+    gradients = partial(compute_gradients, agent, args, batch, lstm_states[0])  # [0]: a view
     run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
-    # fast, CUDA graph: one launch replays an epoch, in place of one a kernel. The first two calls
-    # warm up, the third runs and is then captured: all three are real updates
+    # fast, CUDA graph: one launch replays an epoch, in place of a launch a kernel. The first two
+    # calls warm up, the third runs and is then captured: all three are real updates
     if "cudagraphs" in modes:
         run_epoch = CudaGraphModule(run_epoch, warmup=3)
     # fast, both: NumPy acts, by a copy of both networks in the host's memory
     if numpy_acting:
-        agent_inference = Agent(envs, device="meta")  # or it would draw, and noise be another
+        agent_inference = Agent(envs, device="meta")  # drawing weights would change the noise
         agent_inference.to_empty(device="cpu").requires_grad_(False)
         networks = agent_inference.actor, agent_inference.critic
         pairs = list(zip(*(network.parameters() for network in networks), strict=True))[:6]
@@ -737,8 +741,8 @@ if __name__ == "__main__":
         ends[0] = ends[T]
         lstm_states[0] = lstm_states[T]
         host[:, 0] = host[:, T]
-        # drawn for the whole rollout, outside of act: the fast version's act, compiled or in NumPy,
-        # would draw other numbers
+        # drawn for the whole rollout, outside of act: a compiled act, or one in NumPy, as the fast
+        # versions have, would draw other numbers
         noise.exponential_()
         # fast, both: the policy stands still for a rollout: weights and noise are fetched once
         if numpy_acting:
@@ -749,7 +753,7 @@ if __name__ == "__main__":
         for step in range(T):
             action = policy(step).cpu().numpy()  # (N,); sync if a GPU acts
             next_obs, reward, terminated, truncated, _ = envs.step(action)
-            if terminated.any():  # what blew up has no last observation; 0 times nan is nan
+            if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
             obs[step + 1] = torch.from_numpy(next_obs)  # sync if a GPU acts
             host_rewards[step] = reward
@@ -790,6 +794,7 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
+            # whole environments, as a memory needs their rows in order of time
             b_inds = torch.randperm(N, device=device).view(args.num_minibatches, -1)
             losses.append(run_epoch(b_inds))  # (num_minibatches, 7)
             if args.target_kl is not None:
@@ -804,7 +809,8 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        # of N environments the last N episodes at least, as those that end together are alike
+        # the last 100 episodes, or N if more: of environments that started together the short
+        # episodes end first, and fewer would be all alike
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)

@@ -220,7 +220,8 @@ if iteration == 3:
 
 
 def test_handlers_are_put_back(tmp_path):
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = {signum: signal.getsignal(signum) for signum in signals}
     argv, sys.argv = sys.argv, ["ppo.py", *TINY, "--no-cuda", "--runs-dir", str(tmp_path)]
     streams = sys.stdout, sys.stderr
     try:
@@ -234,6 +235,7 @@ def test_handlers_are_put_back(tmp_path):
     assert after == {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
     }
 
 

@@ -342,7 +342,7 @@ def test_bad_numbers_stop_the_run(name, tmp_path, capsys):
     assert ended.value.code == 3
     last = capsys.readouterr().err.splitlines()[-1]
     said = "error: iteration 3 gave a loss that is not finite, by "
-    assert last == f"{said}the network, as observations and rewards are finite"
+    assert last == f"{said}the network, or too large a number: observations and rewards are finite"
     checkpoint = checkpoint_of(tmp_path)
     assert checkpoint["global_step"] == 32
     assert all(value.isfinite().all() for value in checkpoint["agent"].values())

@@ -283,8 +283,8 @@ def test_killed_interrupted_and_done(tmp_path):
     assert [*(tmp_path / "runs").iterdir()] == [run_dir]
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["global_step"] == checkpoint_of(tmp_path / "runs")["global_step"] == done + 64
-    left = {path.name for path in run_dir.glob("checkpoint.*")}
-    assert left == {"checkpoint.pt", "checkpoint.1-2.tmp"}
+    left = {path.name for path in run_dir.glob("checkpoint.*") if path.suffix != ".tmp"}
+    assert left == {"checkpoint.pt"}, "beside what was half written when the run was killed"
     steps = [step for step, _ in scalars(run_dir)["charts/learning_rate"]]
     assert steps == list(range(16, done + 65, 16))
 

@@ -118,6 +118,12 @@ def by_session(record: dict) -> str:
     return record["session"]
 
 
+def commits_of_old(records: list[dict], form: str) -> str:
+    """The commits of scripts that have changed since; empty if none has."""
+    old = [r for r in records if r.get("code") and r["code"] != code(part(r["variant"])[0])]
+    return form.format(", ".join(sorted({r["commit"] for r in old}))) if old else ""
+
+
 def newest(records: list[dict]) -> list[list[dict]]:
     """The newest session of each pair, machine and number of environments."""
     in_time = sorted(records, key=lambda r: r["session"])
@@ -301,9 +307,7 @@ def speed(sessions: list[list[dict]]) -> str:
     shown = [r for same in sessions for r in same]
     how = f"Steps/s of the whole loop, and ratios within a round: medians of {rounds(shown)} "
     how += f"interleaved rounds; {machine(shown[0])}, {when(shown)}"
-    old = [r for r in shown if r.get("code") and r["code"] != code(part(r["variant"])[0])]
-    if old:
-        how += f", by the scripts of commit {', '.join(sorted({r['commit'] for r in old}))}"
+    how += commits_of_old(shown, ", by the scripts of commit {}")
     if any(r["variant"] == CLEANRL for r in shown):
         how += "; peers with their own number of threads"
     alone = [values([r for r in same if r["variant"] == "simulator"]) for same in sessions]
@@ -343,6 +347,7 @@ def headline(sessions: list[list[dict]]) -> str:
     cleanrl = gains(CLEANRL, [found for name, found in cases.items() if name != MANY])
     text = f"With {COMPILE} a fast script makes **{eager} times** its eager sibling's steps per "
     text += f"second. Of CleanRL's it makes {cleanrl} times as many."
+    text += commits_of_old([r for same in sessions for r in same], " (Scripts of commit {}.)")
     return text if eager and cleanrl else ""
 
 

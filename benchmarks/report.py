@@ -5,8 +5,8 @@
 
 A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in README.md, ppo/README.md or
 benchmarks/README.md, and shows the newest session of each pair, machine and number of environments:
-speeds of the scripts as they are now alone, returns of all that learn as they do now
-(same_losses.py).
+speeds of the scripts as they are now, or as they were when last measured, with their commit named;
+returns of all that learn as they do now (same_losses.py).
 """
 
 import argparse

@@ -350,8 +350,8 @@ PLAYERS = {  # by a checkpoint's format
 
 
 class Console:
-    """Standard output or error of a run that outlives its reader: what a closed terminal or a `tee`
-    that has ended cannot take is lost, and not the run."""
+    """Standard output or error of a run that outlives its reader: once a terminal has closed, or a
+    `tee` has ended, what is printed is lost, but the run goes on."""
 
     def __init__(self, stream):
         self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
@@ -377,7 +377,7 @@ def fail(flag, text):
 
 
 def plain(x):
-    """For JSON, which has neither inf, here a string, nor nan, here null."""
+    """For JSON, which has no inf and no nan: inf becomes a string, nan becomes null."""
     if isinstance(x, dict):
         return {key: plain(value) for key, value in x.items()}
     if isinstance(x, list):
@@ -387,18 +387,16 @@ def plain(x):
 
 
 @torch.no_grad()
-def play(player, seeds, progress, max_steps=27_000):
+def play(player, seeds, progress, max_steps):
     """One game for each seed, side by side, each to its end, or for so many steps: games in the
     order of the seeds."""
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     try:
         envs, obs = player.reset(seeds)
-        actions, known = (
-            gym.spaces.flatdim(envs.single_action_space),
-            player.weights[player.last].numel(),
-        )
-        if actions != known:
-            raise ValueError(f"it has {actions} actions, and the agent knows {known}")
+        size = gym.spaces.flatdim(envs.single_action_space)
+        known = player.weights[player.last].numel()
+        if size != known:
+            raise ValueError(f"it has {size} actions, and the agent knows {known}")
         actions = player.act(obs, generators)
     except Exception as error:  # what an environment raises is its own affair
         text = " ".join(str(error).split()) or type(error).__name__

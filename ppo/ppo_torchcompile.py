@@ -501,16 +501,29 @@ def save_checkpoint(run_dir, state):
     os.replace(file.name, f"{run_dir}/checkpoint.pt")
 
 
-def not_finite(obs, rewards):
-    """What of a rollout made its loss inf or nan, as far as its numbers show it.
+def restore(args, checkpoint, agent, optimizer, rng, device):
+    """Gives agent, optimizer and random state what the checkpoint of --resume holds; random state
+    is that of a kind of device."""
+    with blame("--resume", args.resume):  # with other spaces weights have other shapes
+        agent.load_state_dict(checkpoint["agent"])
+    # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+    if device.type in checkpoint["rng"]:
+        rng.set_rng_state(checkpoint["rng"][device.type])
+
+
+def not_finite(iteration, obs, rewards):
+    """Says what of a rollout made its loss inf or nan, as far as its numbers show it.
 
     obs: (T + 1, N, ...) tensor; rewards: (T + 1, N) array.
     """
-    for what, rows in (("an observation", obs), ("a reward", torch.from_numpy(rewards))):
+    cause = "the network, or too large a number: observations and rewards are finite"
+    for what, rows in (("a reward", torch.from_numpy(rewards)), ("an observation", obs)):
         finite = rows.reshape(*rows.shape[:2], -1).isfinite().all(2)  # (T + 1, N)
-        for step, env in (~finite).nonzero().tolist():
-            return f"{what} of environment {env} in step {step} of the rollout"
-    return "the network, or too large a number: observations and rewards are finite"
+        if not finite.all():
+            step, env = (~finite).nonzero()[0].tolist()
+            cause = f"{what} of environment {env} in step {step} of the rollout"
+    return f"iteration {iteration} gave a loss that is not finite, by {cause}"
 
 
 def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
@@ -543,10 +556,10 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
         print(f"to go on: {resume_command(run_dir)}")
         status = 128 + stop_signals[0]
     envs.close()  # when all results are there: a simulator may fail to close
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the last one not on Windows
-        if signal.getsignal(getattr(signal, name, signal.SIGINT)) != signal.SIG_IGN:
-            handler = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
-            signal.signal(getattr(signal, name, signal.SIGTERM), handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if status:
         sys.exit(status)
 
@@ -585,12 +598,7 @@ if __name__ == "__main__":
     capturable = "cudagraphs" in modes
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable)
     if args.resume:
-        with blame("--resume", args.resume):  # with other spaces weights have other shapes
-            agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        if device.type in checkpoint["rng"]:
-            rng.set_rng_state(checkpoint["rng"][device.type])
+        restore(args, checkpoint, agent, optimizer, rng, device)
 
     # storage: rows 0 to T - 1 are the rollout's steps. subtle: row T holds next_obs, from which the
     # last step bootstraps, and is row 0 of the next rollout.
@@ -724,8 +732,7 @@ if __name__ == "__main__":
         progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
         progress.update(args.batch_size)
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
-            cause = not_finite(obs, host_rewards)
-            error = f"iteration {iteration} gave a loss that is not finite, by {cause}"
+            error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
         # subtle: evaluated once, or a signal after the checkpoint would end the loop unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0

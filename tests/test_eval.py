@@ -169,7 +169,8 @@ def test_each_return_is_of_one_game(eager, runs):
     """Of games side by side, which end one after the other, each is scored as it is alone."""
     evaluation = load("ppo_eval")
     player, seeds = evaluation.Args(run=str(runs[eager])).player, [3, 4, 5, 6]
-    games = evaluation.play(player, seeds, SimpleNamespace(update=lambda: None))
+    bar, most = SimpleNamespace(update=lambda: None), evaluation.Args.max_steps
+    games = evaluation.play(player, seeds, bar, most)
     assert len({len(game.actions) for game in games}) > 2
     for seed, game in zip(seeds, games, strict=True):
         total, length, lost = alone(player.env_id, seed, game.actions)

@@ -28,7 +28,7 @@ IDEAS_OF_FAST = IDEAS | {
     "evaluate": "the distribution of the actions; the network",
 }
 NOT_PPO = "Console fail blame parse_args track resume_command open_run catch_signals".split()
-NOT_PPO += "save_checkpoint not_finite finish".split()
+NOT_PPO += "save_checkpoint restore not_finite finish".split()
 
 pairs = pytest.mark.parametrize(("eager", "fast"), PAIRS)
 

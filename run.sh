@@ -7,7 +7,7 @@ venv=$root/.venv
 
 usage() {
   cat <<'TEXT'
-PPO in PyTorch, in pairs: a script to be read and its fast sibling.
+PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
 
   ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs,
                             or ppo_atari_torchcompile where EnvPool has no wheel
@@ -107,7 +107,7 @@ if [ "$task" = test ]; then
   cd "$root"
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
-  "$venv/bin/codespell" ppo benchmarks tests requirements README.md CONTRIBUTING.md pyproject.toml run.sh
+  "$venv/bin/codespell" ppo benchmarks examples tests requirements README.md CONTRIBUTING.md pyproject.toml run.sh
   exec "$venv/bin/python" -m pytest -n auto --dist worksteal "$@" # a worker a core
 fi
 if [ "$task" = bench ]; then

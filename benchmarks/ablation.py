@@ -15,21 +15,22 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from measured import blocks, cases_table
-from records import KEPT_MEMORY, RESULTS, defaults, machine, read
-from throughput import ITERATIONS, PAIRS, Case, helper_case, run_rounds, variant_case
+from lib.pairs import TIMED
+from lib.records import KEPT_MEMORY, RESULTS, defaults, machine, read
+from lib.tables import blocks, cases_table
+from throughput import ITERATIONS, Case, helper_case, run_rounds, variant_case
 
-ATARI = "ppo_atari_envpool"
 SPIN = {"GOMP_SPINCOUNT": "300000"}
 NOT_KEPT = dict.fromkeys(KEPT_MEMORY)
 
 
 def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
-    """(group, label, variant, environment) of each case of a pair."""
+    """(group, label, variant, environment) of each case of a pair: by the fast version's flags."""
     eager, fast = name, f"{name}_torchcompile"
+    flags = defaults(fast)
     graphs = "+cudagraphs" if cuda else ""
     full = f"{fast}:compile{graphs}"
-    frames = name in (ATARI, "ppo_atari")
+    frames = "channels_last" in flags
     without = "without compile" + " and channels-last" * frames
     cases = [("", "eager file", eager, {}), ("", "fast file, all on", full, {})]
     if frames:
@@ -47,7 +48,7 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
         ]
         if cuda:
             cases += [("on", "CUDA graphs", f"{fast}:cudagraphs", NOT_KEPT)]
-    elif name == f"{ATARI}_lstm":
+    elif "numpy_acting" not in flags:  # pixels with a memory
         cases += [
             ("off", "without kept memory", full, NOT_KEPT),
             ("", "all on, and bfloat16", f"{full}+bfloat16", {}),
@@ -68,7 +69,7 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
         ]
     elif frames:
         cases += [("off", without, fast, {})]
-    if name.endswith("lstm"):
+    if "fused_lstm" in flags:
         cases += [("off", "without the fused LSTM", f"{full}+no-fused-lstm", {})]
     return cases
 
@@ -76,7 +77,7 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--pairs", nargs="+", choices=PAIRS, default=PAIRS)
+    add("--pairs", nargs="+", choices=TIMED, default=TIMED)
     add("--rounds", type=int, default=3)
     add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
     add("--timeout", type=float, default=3600, help="seconds until a run counts as failed")
@@ -89,7 +90,7 @@ def main() -> int:
     for name in args.pairs:
         num_envs = defaults(name)["num_envs"]
         common = (name, num_envs, args.iterations, None)
-        cases.append(helper_case("simulator", "benchmarks/floors.py", *common))
+        cases.append(helper_case("simulator", "benchmarks/lib/lower_bound.py", *common))
         for group, label, variant, env in cases_of(name, cuda):
             extra = {"group": group, "label": label}
             case = variant_case(variant, num_envs, args.iterations, env=env, extra=extra)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import warnings
 
-from records import ROOT, Failure, defaults, split_variant
+from lib.records import ROOT, Failure, defaults, split_variant
 
 import torch
 from torch.profiler import ProfilerActivity, profile

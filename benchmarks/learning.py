@@ -1,4 +1,4 @@
-"""What the scripts learn: variants x environments x seeds, and how far siblings are apart.
+"""What the scripts learn: variants x environments x seeds, and how far the two versions are apart.
 
     python benchmarks/learning.py                           # the continuous pair, 1M steps, 3 seeds
     python benchmarks/learning.py --env-ids Pong-v5 --seeds 1 --total-timesteps 2000000 \\
@@ -40,8 +40,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
-from measured import learning_table
-from records import (
+from lib.records import (
     RESULTS,
     SPS,
     Failure,
@@ -64,6 +63,7 @@ from records import (
     timed_lines,
     warn,
 )
+from lib.tables import learning_table
 from tqdm import tqdm
 
 POINTS = 200  # of a curve, at most
@@ -116,8 +116,8 @@ def peer_command(job: dict, peers: dict[str, str], of_pair: str) -> list[str] | 
     split_variant(name)
     flags = [name, "--env-id", job["env_id"], "--seed", job["seed"]]
     flags += ["--total-timesteps", job["total_timesteps"]]
-    job |= {"variant": "sb3", "pair": name, "command": shown("benchmarks/sb3.py", *flags)}
-    return python("benchmarks/sb3.py", *flags)
+    job |= {"variant": "sb3", "pair": name, "command": shown("benchmarks/peers/sb3.py", *flags)}
+    return python("benchmarks/peers/sb3.py", *flags)
 
 
 def learn_peer(job: dict, words: list[str], path: Path, minutes: float) -> None:

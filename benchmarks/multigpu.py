@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from measured import blocks, ranks_table
-from records import RESULTS, ROOT, read
+from lib.records import RESULTS, ROOT, read
+from lib.tables import blocks, ranks_table
 from throughput import ITERATIONS, run_rounds, variant_case
 
 import torch

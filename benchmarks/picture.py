@@ -1,32 +1,33 @@
-"""Trained agents side by side in one looping picture, each run's score under its film.
+"""Trained agents side by side in one looping picture, with script, minutes and score of each.
 
-    python benchmarks/picture.py runs/<run> runs/<run> --out benchmarks/results/agents.webp
+    python benchmarks/learning.py --variants ppo_torchcompile:compile --env-ids CartPole-v1 \\
+        --seeds 1 --total-timesteps 500000 --jobs 2 --runs-dir runs --eval-games 20
+    python benchmarks/picture.py runs/*/* --out benchmarks/results/agents.webp
 
-ppo_eval plays each run's agent and films its best episode; shown are the same few seconds from the
-middle of each film, and the mean return over all episodes. The name's end, .webp or .gif, says how
-it is written.
+Each folder is of a run with a record in learning.jsonl, from which its words come: the mean return
+is that of the record's games. ppo_eval plays 20 games and films the best, unless the folder has a
+video.mp4; shown are its first seconds. The name's end, .webp or .gif, says how it is written.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 import imageio.v2 as imageio
+from lib.records import RESULTS, Failure, python, read, run_process, warn
+from lib.tables import cores
 from PIL import Image, ImageDraw, ImageFont
-from records import RESULTS, Failure, python, run_process, warn
 
 FPS = 20  # frames a second
-GAP, LABEL = 10, 48  # pixels between films, and under them
+GAP, LABEL = 10, 72  # pixels between films, and under them
 MOST = 2_000_000  # bytes
 
 
 def film(run: Path, seconds: float, height: int) -> list[Image.Image]:
-    """The middle of a run's film, FPS images a second; the last one stays where it is too short."""
+    """The beginning of a run's film, FPS images a second; the last stays where it is too short."""
     with imageio.get_reader(run / "video.mp4") as reader:
-        fps, count = reader.get_meta_data()["fps"], reader.count_frames()
-        start = max(count / fps - seconds, 0) / 2
-        wanted = [int(fps * (start + i / FPS)) for i in range(round(seconds * FPS))]
+        fps = reader.get_meta_data()["fps"]
+        wanted = [int(fps * i / FPS) for i in range(round(seconds * FPS))]
         found = {}
         for i, frame in enumerate(reader):
             if i in wanted:
@@ -40,7 +41,7 @@ def page(images: tuple[Image.Image, ...], labels: list[str]) -> Image.Image:
     width = sum(image.width + GAP for image in images) - GAP
     found = Image.new("RGB", (width, images[0].height + LABEL), "white")
     draw, left = ImageDraw.Draw(found), 0
-    look = {"fill": "black", "anchor": "ma", "align": "center", "font": ImageFont.load_default(16)}
+    look = {"fill": "black", "anchor": "ma", "align": "center", "font": ImageFont.load_default(15)}
     for image, label in zip(images, labels, strict=True):
         found.paste(image, (left, 0))
         draw.multiline_text((left + image.width / 2, image.height + 4), label, **look)
@@ -48,34 +49,42 @@ def page(images: tuple[Image.Image, ...], labels: list[str]) -> Image.Image:
     return found
 
 
+def words(record: dict) -> str:
+    """What stands under a film: task and score, script, what it took."""
+    mean = record["eval"]["mean"]
+    score = f"{mean:,.0f}" if abs(mean) >= 100 else f"{mean:.1f}"
+    took = f"{record['seconds'] / 60:.2g} minutes, {cores(record['cores'])}"
+    return f"{record['env_id']}: {score}\n{record['script']}\n{took}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     parser.add_argument("--out", type=Path, default=RESULTS / "agents.webp")
-    parser.add_argument("--episodes", type=int, default=20, help="that ppo_eval plays")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--height", type=int, default=200, help="of the films, in pixels")
     args = parser.parse_args()
-    paths = [run / "checkpoint.pt" for run in args.runs]
-    wrong = [f"{path}: no such file" for path in paths if not path.exists()]
+    scored = [r for r in read(args.results / "learning.jsonl") if r.get("eval")]
+    found = {r.get("run"): r for r in scored}  # of a run in stretches the last one
+    wrong = [f"{run}: no record with --eval-games" for run in args.runs if run.name not in found]
     if args.out.suffix not in (".webp", ".gif"):
         wrong.append(f"--out {args.out}: give a name that ends in .webp or .gif")
-    if min(args.episodes, args.height, args.seconds * FPS) < 1:
-        wrong.append("give 1 or more --episodes and --height, and 0.05 or more --seconds")
+    if min(args.height, args.seconds * FPS) < 1:
+        wrong.append("give 1 or more --height, and 0.05 or more --seconds")
     if wrong:
         warn(wrong[0])
         return 2
     films, labels = [], []
     for run in args.runs:
-        flags = ["--episodes", args.episodes, "--capture-video", "--video-game", "best"]
         try:
-            run_process(python("ppo/ppo_eval.py", run, *flags))
+            if not (run / "video.mp4").exists():
+                best = ["--episodes", 20, "--capture-video", "--video-game", "best"]
+                run_process(python("ppo/ppo_eval.py", run, *best))
         except Failure as failure:
             warn(f"{run}: {failure}")
             return 1
-        found = json.loads((run / "eval.json").read_text())
-        form = ",.0f" if abs(found["mean"]) >= 100 else ".1f"
-        labels.append(f"{found['env_id']}\nmean return {found['mean']:{form}}")
+        labels.append(words(found[run.name]))
         films.append(film(run, args.seconds, args.height))
     first, *more = [page(images, labels) for images in zip(*films, strict=True)]
     loop = {"save_all": True, "append_images": more, "duration": 1000 // FPS, "loop": 0}

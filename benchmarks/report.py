@@ -3,10 +3,10 @@
     python benchmarks/report.py             # fills the marked parts of the pages, makes the plots
     python benchmarks/report.py --check     # changes nothing; status 1 if a page is out of date
 
-A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in README.md, ppo/README.md or
-benchmarks/README.md, and shows the newest session of each pair, machine and number of environments:
-speeds of the scripts as they are now, or as they were when last measured, with their commit named;
-returns of all that learn as they do now (same_losses.py).
+A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in one of PAGES, and shows the
+newest session of each pair, machine and number of environments: speeds of the scripts as they are
+now, or as they were when last measured, with their commit named; returns of all that learn as they
+do now (same_losses.py).
 """
 
 import argparse
@@ -14,27 +14,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import measured
-import plots
-from records import RESULTS, ROOT, read
+from lib import plots, tables
+from lib.choose import of_today, sitting, tuned
+from lib.pairs import PAIRS
+from lib.records import RESULTS, ROOT, read
 
-TREE = {  # script: (parent or None, what it is); one without a file is not shown
-    "ppo": (None, "CartPole and other small problems: the file to read first"),
-    "ppo_lstm": ("ppo", "CartPole without velocities: an LSTM"),
-    "ppo_continuous_action": (
-        "ppo",
-        "MuJoCo on Gymnasium: a Gaussian policy, running normalisation",
-    ),
-    "ppo_continuous_action_envpool": (
-        "ppo_continuous_action",
-        "MuJoCo on EnvPool, many environments at once",
-    ),
-    "ppo_atari_envpool": (None, "Atari: a CNN, uint8 pixels, lives"),
-    "ppo_atari": ("ppo_atari_envpool", "ALE's own simulator, where EnvPool has no wheel"),
-    "ppo_atari_envpool_multigpu": ("ppo_atari_envpool", "one process a device, torchrun"),
-    "ppo_atari_envpool_lstm": ("ppo_atari_envpool", "single frames: an LSTM"),
-}
-PARENTS = {name: parent for name, (parent, _) in TREE.items()}
+PAGES = ("README.md", "ppo/README.md", "benchmarks/README.md", "benchmarks/results/LOG.md")
 NONE = "*No records of today's code; those of older code are in `results/`.*"
 
 
@@ -53,25 +38,25 @@ def changes(one: Path, two: Path) -> list[list[str]]:
 
 
 def edges(name: str, folder: Path = ROOT / "ppo") -> list[str]:
-    """Changed lines (hunks) from a script's parent to it, and from it to its sibling."""
-    pairs = (TREE[name][0], name), (name, f"{name}_torchcompile")
+    """Changed lines (hunks) from a script's parent to it, and from it to its fast version."""
+    pairs = (PAIRS[name].parent, name), (name, f"{name}_torchcompile")
     files = [[folder / f"{script}.py" for script in pair] for pair in pairs]
     found = [changes(*pair) if all(path.exists() for path in pair) else [] for pair in files]
     return [f"{sum(map(len, hunks))} ({len(hunks)})" if hunks else "-" for hunks in found]
 
 
 def tree(folder: Path = ROOT / "ppo") -> str:
-    """The scripts, a child under its parent, with changed lines (hunks) down and sideways."""
+    """The scripts, each under what it is derived from, with changed lines (hunks) both ways."""
     files = {path.stem for path in folder.glob("*.py")}
-    parents = {name: above if above in files else None for name, (above, _) in TREE.items()}
+    parents = {name: x.parent if x.parent in files else None for name, x in PAIRS.items()}
     rows = [("changed lines (hunks)", "from parent", "to fast", "")]
 
     def grow(parent, margin):
-        names = [name for name in TREE if name in files and parents[name] == parent]
+        names = [name for name in PAIRS if name in files and parents[name] == parent]
         for name in names:
             branch, below = ("└─ ", "   ") if name == names[-1] else ("├─ ", "│  ")
             branch, below = (margin + branch, margin + below) if parent else ("", "")
-            rows.append((branch + name, *edges(name, folder), TREE[name][1]))
+            rows.append((branch + name, *edges(name, folder), PAIRS[name].purpose))
             grow(name, below)
 
     grow(None, "")
@@ -80,35 +65,37 @@ def tree(folder: Path = ROOT / "ppo") -> str:
     return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
 
 
-def tables(folder: Path) -> dict[str, str]:
+def parts(folder: Path) -> dict[str, str]:
     """Each marked part's text."""
     names = ("throughput", "ablation", "multigpu")
     learning = read(folder / "learning.jsonl")
-    throughput, ablation, multigpu = (measured.of_today(read(folder / f"{x}.jsonl")) for x in names)
-    sitting = measured.sitting(throughput)
+    throughput, ablation, multigpu = (of_today(read(folder / f"{x}.jsonl")) for x in names)
+    together = sitting(throughput)
     how = "mean return of the last 100 episodes, ± standard deviation over seeds; commands and "
-    how += "versions: `results/learning.jsonl`"
+    how += "versions: `learning.jsonl`"
     returns = {}
     for name, has_flags in (("learning", False), ("trials", True)):
-        found = [r for r in learning if measured.tuned(r) == has_flags]
-        table = found and f"{measured.learning_table(found)}\n\n*{measured.place(found)}; {how}.*"
+        found = [r for r in learning if tuned(r) == has_flags]
+        table = found and f"{tables.learning_table(found)}\n\n*{tables.place(found)}; {how}.*"
         returns[name] = table
-    blocks, gain = measured.blocks, measured.gain
-    heads = measured.first_minutes(learning), measured.headline(sitting)
     return {
-        "headline": " ".join(filter(None, heads)),
-        "which": measured.which(
-            learning, lambda name: [x.split()[0] for x in edges(name)], PARENTS
-        ),
-        "speed": sitting and measured.speed(sitting),
-        "returns": learning and measured.returns(learning),
+        "thesis": learning and tables.thesis(learning),
+        "commands": learning and tables.thesis_commands(learning),
+        "pays": learning and tables.pays(learning),
+        "speedup": together and tables.speedup(together),
+        "which": tables.which(learning),
+        "speeds": together and tables.speeds(together),
+        "returns": learning and tables.returns(learning),
+        "tricks": ablation and tables.tricks(ablation),
+        "vectors": ablation and tables.trick_ranges(ablation, pixels=False),
+        "pixels": ablation and tables.trick_ranges(ablation, pixels=True),
         "tree": tree(),
-        "throughput": blocks(throughput, measured.cases_table, gain),
-        "ablation": blocks(ablation, measured.cases_table, gain),
-        "floors": blocks(ablation, measured.floors_table),
-        "multigpu": blocks(multigpu, measured.ranks_table),
-        "target": learning and measured.target_table(learning),
-        "scaling": learning and measured.scaling_table(learning),
+        "throughput": tables.blocks(throughput, tables.cases_table, tables.gain),
+        "ablation": tables.blocks(ablation, tables.cases_table, tables.gain),
+        "lower_bound": tables.blocks(ablation, tables.floors_table),
+        "multigpu": tables.blocks(multigpu, tables.ranks_table),
+        "target": learning and tables.target_table(learning),
+        "scaling": learning and tables.scaling_table(learning),
         **returns,
     }
 
@@ -125,8 +112,8 @@ def filled(text: str, found: dict[str, str]) -> str:
 
 def pages(folder: Path) -> dict[Path, str]:
     """Each page as the records have it now."""
-    found = tables(folder)
-    paths = (ROOT / folder / "README.md" for folder in (".", "ppo", "benchmarks"))
+    found = parts(folder)
+    paths = [ROOT / page for page in PAGES]
     return {path: filled(path.read_text(), found) for path in paths}
 
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from records import ROOT, Failure, defaults, run_process, scalars, split_variant
+from lib.records import ROOT, Failure, defaults, run_process, scalars, split_variant
 
 TAGS = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac explained_variance".split()
 TAGS = ["charts/episodic_return", "losses/grad_norm", *(f"losses/{tag}" for tag in TAGS)]

@@ -30,8 +30,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from measured import blocks, cases_table
-from records import (
+from lib.pairs import TIMED
+from lib.records import (
     RESULTS,
     SPS,
     Failure,
@@ -54,17 +54,9 @@ from records import (
     timed_lines,
     warn,
 )
+from lib.tables import blocks, cases_table
 from tqdm import tqdm
 
-PAIRS = (
-    "ppo",
-    "ppo_lstm",
-    "ppo_continuous_action",
-    "ppo_continuous_action_envpool",
-    "ppo_atari_envpool",
-    "ppo_atari",
-    "ppo_atari_envpool_lstm",
-)
 ITERATIONS = 12  # of a run, 3 of them burn-in
 
 
@@ -223,7 +215,7 @@ def main() -> int:
         cuda = machine()["gpu"] is not None
         graphs = "+cudagraphs" if cuda else ""
         variants = []
-        for name in PAIRS:
+        for name in TIMED:
             fast = f"{name}_torchcompile"
             variants += [name, fast, f"{fast}:compile{graphs}"]
             if name == "ppo_atari_envpool":
@@ -242,13 +234,13 @@ def main() -> int:
             continue
         for num_envs in args.num_envs or [defaults(name)["num_envs"]]:
             common = (name, num_envs, iterations, args.env_id)
-            cases.append(helper_case("simulator", "benchmarks/floors.py", *common))
+            cases.append(helper_case("simulator", "benchmarks/lib/lower_bound.py", *common))
             for variant in variants:
                 if pair(variant.removeprefix("sb3:")) != name:
                     continue
                 try:
                     if variant.startswith("sb3:"):
-                        cases.append(helper_case("sb3", "benchmarks/sb3.py", *common))
+                        cases.append(helper_case("sb3", "benchmarks/peers/sb3.py", *common))
                     else:
                         cases.append(variant_case(variant, num_envs, iterations, args.env_id))
                 except Failure as failure:

@@ -49,7 +49,8 @@ def pytest_configure(config):
 def pytest_terminal_summary(terminalreporter):
     """How long the files, their diffs and main are, in lines: a guide for who writes them."""
     from helpers import PAIRS, PPO, main_lines
-    from report import TREE, changes
+    from lib.pairs import PAIRS as ABOUT
+    from report import changes
 
     def lines(*paths):
         found = changes(*(PPO / f"{name}.py" for name in paths))
@@ -57,7 +58,7 @@ def pytest_terminal_summary(terminalreporter):
 
     terminalreporter.section("lines of the scripts")
     for eager, fast in PAIRS:
-        parent, _ = TREE[eager]
+        parent = ABOUT[eager].parent
         code, ppo = main_lines(eager)
         terminalreporter.write_line(
             f"{eager:30}{len((PPO / f'{eager}.py').read_text().splitlines()):4}; main {code:3}, of "

@@ -16,19 +16,17 @@ from unittest import mock
 
 import ablation
 import imageio.v2 as imageio
-import measured
 import multigpu
 import numpy as np
-import peers
 import picture
-import plots
 import pytest
-import records
 import report
 import throughput
 from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, run_script
+from lib import choose, pairs, plots, records, stats, tables
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
+from peers import cleanrl_leanrl
 from PIL import Image
 
 
@@ -53,7 +51,7 @@ def test_variants(name):
     more = f"{name}:track --gamma 0.9"
     assert records.split_variant(more) == (name, ["--track", "--gamma", "0.9"])
     assert records.pair(more) == records.pair(name)
-    assert measured.label(more) == f"`{name} --track --gamma 0.9`"
+    assert choose.label(more) == f"`{name} --track --gamma 0.9`"
     with pytest.raises(records.Failure, match="no mode 'turbo'; it has .*cuda"):
         records.split_variant(f"{name}:turbo")
     with pytest.raises(records.Failure, match=f"no script 'x{name}'; there are .*{name}"):
@@ -92,13 +90,13 @@ def test_speeds_are_of_todays_scripts():
     old = [r | {"session": "1", "code": "x"} if r["variant"] == FAST else r for r in full]
     old = [r | {"session": "1"} for r in old]
     half = [r | {"session": "2"} for r in full if r["variant"] != FAST]
-    assert measured.of_today(old + full + half) == full
+    assert choose.of_today(old + full + half) == full
     older = [r | {"session": "0", "code": "y"} if r["variant"] == FAST else r for r in old]
     older = [r | {"session": "0"} for r in older]
-    assert measured.of_today(half + old + older) == old
+    assert choose.of_today(half + old + older) == old
     more = session(f"{FAST}:compile", [3.0], code="x")  # of the same session, edited meanwhile
-    assert measured.of_today(full + more) == []
-    assert measured.of_today(session(EAGER, [1.0]) + session(FAST, [1.0])) == []
+    assert choose.of_today(full + more) == []
+    assert choose.of_today(session(EAGER, [1.0]) + session(FAST, [1.0])) == []
 
 
 def cells(row):
@@ -109,7 +107,7 @@ def test_ratios_are_of_the_same_round():
     found = session("simulator", [8000.0, 800.0, 80.0]) + session(EAGER, [2000.0, 100.0, 10.0])
     found += session(f"{FAST}:compile", [3000.0, 200.0, 40.0])
     found[-3] |= {"startup_s": 20.0, "cold_cache": True}
-    simulator, eager, fast = map(cells, measured.cases_table(found).splitlines()[2:])
+    simulator, eager, fast = map(cells, tables.cases_table(found).splitlines()[2:])
     ms = "100.0 + 2.0 + 200.0 + 0.0"
     name = f"`{FAST} --compile`"
     assert fast == [name, "200", "40 to 3,000", "0.38", "2.00", "20.0 / 2.0", ms]
@@ -122,7 +120,7 @@ def test_ablation_is_held_against_all_on():
     found += session(FAST, [150.0] * 3, group="off", label="without x")
     for variant, name in ((EAGER, "eager file"), (f"{FAST}:compile", "fast file, all on")):
         found += session(variant, [50.0] * 3, group="two", label=name)  # no base for the others
-    table = measured.cases_table(found).splitlines()
+    table = tables.cases_table(found).splitlines()
     assert "of all on" in table[0] and "| **one taken away** |" in table
     (row,) = [cells(row) for row in table if "without x" in row]
     assert row[1:5] == ["150", "150 to 150", "0.75", "1.50"]
@@ -138,17 +136,17 @@ def test_floors_table():
     args = found[-1]["args"] | {"bfloat16": True}
     found += session(f"{EAGER}:x", [500.0] * 3, device="cuda", args=args, group="", label="x")
     found += session(EAGER, [500.0] * 3, device="cpu", group="on", label="y")
-    _, _, on_cpu, on_gpu = measured.floors_table(found).splitlines()
+    _, _, on_cpu, on_gpu = tables.floors_table(found).splitlines()
     assert on_cpu.endswith("| 100.0 | 128.0 | 102.4 | 0.0 | 200.0 | 1024.0 | 100 | 500 | 0.61 |")
     assert on_gpu.endswith("| 100.0 | 128.0 | 10.2 | 102.4 | 200.0 | 102.4 | 1,000 | 500 | 0.17 |")
-    assert measured.floors_table([r for r in found if "flops_acting" not in r]) == ""
+    assert tables.floors_table([r for r in found if "flops_acting" not in r]) == ""
 
 
 def test_ranks_are_held_against_the_parent_in_the_same_mode():
     found = session(EAGER, [100.0] * 3, ranks=0) + session(f"{FAST}:compile", [200.0] * 3, ranks=0)
     found += session(f"x{EAGER}", [150.0] * 3, ranks=2, all_reduce_share=0.08)
     found += session(f"x{FAST}:compile", [500.0, 400.0, 100.0], ranks=2)
-    rows = [cells(row) for row in measured.ranks_table(found).splitlines()[2:]]
+    rows = [cells(row) for row in tables.ranks_table(found).splitlines()[2:]]
     assert [row[1] for row in rows] == ["parent", "parent", "2", "2"]
     assert rows[2][2:6] == ["150", "150 to 150", "1.50", "8%"]
     assert rows[3][2:6] == ["400", "100 to 500", "2.00", ""]
@@ -184,43 +182,44 @@ def test_what_stands_side_by_side_is_of_one_sitting():
     found += session("ppo", [2.0], session=f"{day}02", **other) + session(EAGER, [3.0], num_envs=8)
     found += session(EAGER, [4.0], session=f"{day}08", game="Hopper-v4")
     found += session(EAGER, [5.0], session=f"{day}08")
-    shown = [[r["sps"] for r in same] for same in measured.sitting(found)]
+    shown = [[r["sps"] for r in same] for same in choose.sitting(found)]
     assert shown == [[2.0], [5.0]]
     found += session(EAGER, [6.0], session=f"{day}09") + session(EAGER, [7.0], session="2027-01-01")
-    assert [[r["sps"] for r in same] for same in measured.sitting(found)] == shown
+    assert [[r["sps"] for r in same] for same in choose.sitting(found)] == shown
     found += session("ppo", [8.0], session="2026-01-04T01", cores=1, **other)
     found += session(EAGER, [9.0], session="2026-01-04T01", cores=1)
-    assert [[r["sps"] for r in same] for same in measured.sitting(found)] == [[8.0], [9.0]]
-    assert measured.sitting([]) == []
+    assert [[r["sps"] for r in same] for same in choose.sitting(found)] == [[8.0], [9.0]]
+    assert choose.sitting([]) == []
 
 
-def test_front_page_speeds():
-    """Each mode's best; LeanRL's by --compile where it is there; ratios within a round."""
+def test_speeds_of_all_systems():
+    """Each mode's best; ratios within a round; a simulator whose speed differs is named."""
     found = session("CleanRL", [123.4]) + session("LeanRL", [900.0]) + session("sb3", [55.5])
     found += session(EAGER, [100.0, 200.0, 400.0]) + session(FAST, [999.0] * 3)
     modes = {"compile": 300.0, "compile+cudagraphs": 600.0, "compile+bfloat16": 500.0}
     for mode, sps in modes.items():
         found += session(f"{FAST}:{mode}", [sps] * 3)
-    text = measured.speed([found])
-    header, _, row, _, how, _, more = text.splitlines()
-    assert cells(header) == "script eager `--compile` Stable-Baselines3 CleanRL LeanRL".split()
-    assert cells(row) == [f"`{EAGER}`", "200", "600 --cudagraphs", "56", "123", "900 eager"]
-    ends = "3 interleaved rounds; P, 2 cores, 2026-01-02; peers with their own number of threads.*"
-    assert how.endswith(ends)
-    assert more == f"*`--compile --bfloat16`: `{EAGER}` 500 (2.5 times eager).*"
-    assert "makes **3 times** its eager sibling's steps per second" in measured.headline([found])
-    assert measured.headline([found]).endswith("Of CleanRL's it makes 4.9 times as many.")
-    many = [r | {"pair": measured.MANY} for r in found]  # CleanRL has no script of that name
-    assert "4.9" in measured.headline([found, many]) and not measured.headline([many])
-    assert "123 (1 environment) | 900 eager (1 environment)" in measured.speed([many])
-    assert measured.headline([session(EAGER, [1.0])]) == ""
+    text = tables.speeds([found])
+    header, _, *rows, _, how = text.splitlines()
+    assert cells(header) == ["script", "system", "steps/s", "times eager", "of the simulator"]
+    assert [cells(row)[1:4] for row in rows] == [
+        ["eager version", "200", "1.00"],
+        ["fast version", "600", "3.00"],
+        ["fast version, bfloat16", "500", "2.50"],
+        ["Stable-Baselines3", "56", "0.56"],
+        ["CleanRL", "123", "1.23"],
+        ["LeanRL", "900", "9.00"],
+    ]
+    assert how == "*P, 2 cores, 2026-01-02; medians of 3 interleaved rounds.*"
+    assert "--compile` makes 3 times as many steps per second" in tables.speedup([found])
+    many = [r | {"pair": choose.MANY} for r in found]  # CleanRL has no script of that name
+    assert "CleanRL" not in tables.speeds([many]) and "LeanRL" not in tables.speeds([many])
+    assert tables.speedup([session(EAGER, [1.0])]) == ""
     alone = session("simulator", [100.0, 130.0])
-    assert "the environments alone differed by up to 30%." in measured.speed([found + alone])
-    found += session("LeanRL --compile", [321.0] * 3)
-    other = [r | {"pair": "ppo"} for r in found if "bfloat16" not in r["variant"]]
-    text = measured.speed([found, [r for r in other if "compile" not in r["variant"]]])
-    assert cells(text.splitlines()[2])[-1] == "321 `--compile`"
-    assert cells(text.splitlines()[3]) == ["`ppo`", "200", "", "56", "123", "900 eager"]
+    assert f"differed between rounds of `{EAGER}` by 30%.*" in tables.speeds([found + alone])
+    assert "LeanRL --compile | 321 |" in tables.speeds(
+        [found + session("LeanRL --compile", [321.0])]
+    )
 
 
 def test_which_script():
@@ -230,17 +229,11 @@ def test_which_script():
     found = learning(script, 100, 200, 300, **more, seconds=90.0, date="2026-02-01")
     found += learning(script, 900, **more, seconds=900.0, date="2026-01-01", cores=1)
     found += learning(script, 900, **more | {"until": 4}) + learning("ppo", 900, **more)
-    table = measured.which(found, lambda name: [name, "9"], {"ppo_lstm": "ppo"})
-    rows = [cells(row) for row in table.splitlines()]
-    assert rows[3][3] == "ppo_lstm from `ppo`"
-    assert rows[2][0] == "[`ppo`](ppo/README.md#ppo)" and rows[2][3:5] == [
-        "ppo",
-        "[9](ppo/ppo_torchcompile.py)",
-    ]
-    assert rows[0][-1] == "return and time on P"
-    assert rows[2][-1] == "CartPole-v1: 200 ± 100 (3 seeds), 1.5 minutes, 2 cores"
-    assert [row[-1] for row in rows[3:]] == [""] * (len(rows) - 3)
-    assert {name for name, _ in PAIRS} == set(measured.WHICH)
+    rows = [cells(row) for row in tables.which(found).splitlines()]
+    assert rows[2][:2] == ["[`ppo`](ppo/README.md#ppo)", pairs.PAIRS["ppo"].purpose]
+    assert rows[2][2:] == ["CartPole-v1, 0.5M steps", "200 ± 100 (3 seeds)", "1.5, 2 cores"]
+    assert [row[2:] for row in rows[3:]] == [["", "", ""]] * (len(rows) - 3)
+    assert {name for name, _ in PAIRS} == set(pairs.PAIRS)
 
 
 def test_a_session_says_its_gain():
@@ -248,15 +241,15 @@ def test_a_session_says_its_gain():
     found += session(f"{FAST}:compile", [200.0] * 3, group="", label="all on")
     found += session(f"{FAST}:compile", [20.0] * 3, group="two", label="all on")
     says = "`--compile` runs 2.0 times as fast as eager, at 0.25 of the simulator's speed"
-    assert measured.gain(found) == f"{says}."
+    assert tables.gain(found) == f"{says}."
     found += session(f"{FAST}:x", [190.0] * 3, group="off", label="without x")
     found += session(f"{FAST}:y", [150.0] * 3, group="off", label="without y")
-    assert measured.gain(found) == f"{says}; without y: 0.75 of that."
-    assert measured.gain(session(EAGER, [1.0])) == ""
+    assert tables.gain(found) == f"{says}; without y: 0.75 of that."
+    assert tables.gain(session(EAGER, [1.0])) == ""
 
 
 @pytest.mark.parametrize("cuda", [False, True])
-@pytest.mark.parametrize("pair", throughput.PAIRS)
+@pytest.mark.parametrize("pair", pairs.TIMED)
 def test_ablation_cases(pair, cuda):
     """Each has flags that its script has, and no two of a group measure the same."""
     cases = ablation.cases_of(pair, cuda)
@@ -286,14 +279,14 @@ def test_a_run_is_named_with_the_flags_that_it_would_need_today():
     more = " --learning-rate 0.01 --no-anneal-lr --cleanrl-semantics"
     assert records.as_of_today(run) == run["variant"] + more
     runs = learning(f"{FAST}:compile", 5, 5, args={"gamma": 0.9}) + learning(f"{FAST}:compile", 7)
-    assert [measured.tuned(run) for run in runs] == [True, True, False]
+    assert [choose.tuned(run) for run in runs] == [True, True, False]
 
 
 def test_siblings_are_compared():
     """A test needs 5 seeds each: with 3 and 3 its p cannot fall below 0.1."""
 
     def apart(a, b):
-        table = measured.learning_table(learning(EAGER, *a) + learning(f"{FAST}:compile", *b))
+        table = tables.learning_table(learning(EAGER, *a) + learning(f"{FAST}:compile", *b))
         eager, fast = (cells(row)[-1] for row in table.splitlines()[2:])
         assert eager == ""
         return fast
@@ -310,28 +303,39 @@ def test_runs_that_were_cut_are_of_one_row():
     found = learning(EAGER, 1, 2, until=4)
     for at, run in zip((4, 5, 7), learning(f"{FAST}:compile", 4, 5, 9, until=4), strict=True):
         found.append(run | {"global_step": at, "until": 4 if at < 6 else at, "run": str(at)})
-    eager, fast = map(cells, measured.learning_table(found).splitlines()[2:])
+    eager, fast = map(cells, tables.learning_table(found).splitlines()[2:])
     assert eager[1:4:2] == ["4 of 9", "1.5 ± 0.7 (2 seeds)"]
     assert fast[1:4:2] == ["4 to 7 of 9", "6.0 ± 2.6 (3 seeds)"] and fast[-1] == ""
-    assert measured.returns(found) == "", "the front page has finished runs alone"
+    assert len(tables.returns(found).splitlines()) == 2, "returns are of finished runs alone"
 
 
-def test_front_page_returns():
-    """By default flags, three seeds or more, as many steps as CleanRL's, one row a task."""
+def test_returns_of_all_systems():
+    """By default flags, in as many steps as CleanRL's; of most seeds, then the newest."""
     million = {"total_timesteps": 1_000_000}
     found = learning(EAGER, 1, 2, 3, **million) + learning(f"{FAST}:compile", 5, 5, **million)
     found += learning(f"{FAST}:compile --gamma 0.9", *range(9), **million)
     found += learning(f"{FAST}:compile+no-norm-adv", *range(9), **million)
-    found += learning(EAGER, *range(9)) + learning(EAGER, *range(9), until=4, **million)
+    found += learning(FAST, *range(9), **million) + learning(EAGER, *range(9))
+    found += learning(EAGER, *range(9), until=4, **million)
     found += learning(EAGER, *range(9), env_id="MountainCar-v0", total_timesteps=500_000)
     found += learning("CleanRL", *range(9), pair=EAGER, **million)
+    found += learning("sb3", *range(3), pair=EAGER, **million)
     found += learning(EAGER, 8, run="x", **million)[:1]  # seed 0 again: the last one counts
-    theirs = "4.0 ± 2.7 (9 seeds)"
-    (row,) = measured.returns(found).splitlines()[2:-2]
-    assert cells(row) == [HOPPER, "1M", "4.3 ± 3.2 (3 seeds)", "", theirs, "2,383 ± 272"]
-    elsewhere = learning(f"{FAST}:compile", *[200.0] * 8, cores=1, **million)
-    (row,) = measured.returns(found + elsewhere).splitlines()[2:-2]
-    assert cells(row)[1:4] == ["1M", "", "200 ± 0 (8 seeds)"], "one machine's, with most runs"
+
+    def rows(found):
+        return [cells(row) for row in tables.returns(found).splitlines()[2:]]
+
+    eager = ["Hopper-v4", f"`{EAGER}`, eager", "4.3 ± 3.2", "3", "P"]
+    assert rows(found)[:3] == [
+        eager,
+        ["Hopper-v4", "CleanRL", "4.0 ± 2.7", "9", "P"],
+        ["Hopper-v4", "Stable-Baselines3", "1.0 ± 1.0", "3", "P"],
+    ]
+    assert rows(found)[3][2:] == ["2,383 ± 272", "3", ""] and len(rows(found)) == 4
+    elsewhere = learning(EAGER, *[200.0] * 3, cpu="Q", **million | {"date": "2026-01-03"})
+    assert rows(found + elsewhere)[0][2:] == ["200 ± 0", "3", "Q"]
+    elsewhere = learning(EAGER, *[300.0] * 8, cpu="R", **million | {"date": "2026-01-01"})
+    assert rows(found + elsewhere)[0][2:] == ["300 ± 0", "8", "R"]
 
 
 def test_seeds_as_one_curve():
@@ -339,35 +343,85 @@ def test_seeds_as_one_curve():
     runs = learning(EAGER, *range(8), total_timesteps=400)
     for i, run in enumerate(runs):
         run["curve"] = [[50, 1, i], [100, i, i + 2.0], [300, 20.0, i + 9.0], [400, 40.0, 5.0]]
-    steps, seconds, mean, std = measured.seeds_as_one(runs, points=4)
+    steps, seconds, mean, std = stats.seeds_as_one(runs, points=4)
     assert steps.tolist() == [100, 200, 300, 400]
     assert seconds.tolist() == [3.5, 11.75, 20, 40]
     assert mean.tolist() == [4.5, 8.5, 12.5, 5]
     assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
 
 
-def test_minutes_are_of_one_machine_and_a_panel_of_one_day():
-    more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}
-    found = learning(f"{FAST}:compile", *range(5), **more) + learning(EAGER, *range(5), **more)
-    found += learning("CleanRL", *range(3), pair=EAGER, **more)
-    found += learning("LeanRL --compile", *range(3), pair=EAGER, **more | {"cores": 1})
-    found += learning("sb3", *range(2), pair=EAGER, **more | {"date": "2025-12-01"})
-    panels = measured.minutes(found)
-    assert {
-        name: [r["seed"] for r in runs] for name, runs in panels.pop("Walker2d-v4").items()
-    } == {
-        EAGER: [0, 1, 2],
-        "CleanRL": [0, 1, 2],
+def test_the_thesis_is_of_one_sitting():
+    """Minutes of the newest six hours, one machine, a core each; returns of the first three seeds,
+    whenever and with as many cores as they ran; no thesis while a system is missing."""
+    one = {"env_id": "HalfCheetah-v4", "total_timesteps": 1_000_000, "cores": 1}
+    now, before = {"date": "2026-01-02T12:00"}, {"date": "2026-01-02T03:00"}
+
+    def run(variant, seed, seconds, value, **more):
+        (found,) = learning(variant, value, **one | now | {"seconds": seconds, **more})
+        return [found | {"seed": seed}]
+
+    fast, many = f"{FAST}:compile", f"{choose.MANY}_torchcompile:compile"
+    found = run(fast, 1, 600.0, 1000.0, **before) + run(fast, 1, 300.0, 1000.0)
+    found += run(fast, 2, 999.0, 3000.0, **before, cores=2) + run(fast, 9, 9.0, 9.0, **before)
+    found += run(EAGER, 1, 540.0, 500.0) + run("CleanRL", 1, 840.0, 700.0, pair=EAGER)
+    found += run("sb3", 1, 60.0, 1.0, pair=EAGER, cpu="Q", date="2026-01-02T11:00")
+    found += run("sb3", 2, 60.0, 1.0, pair=EAGER, **before)
+    assert tables.thesis(found) == "" == tables.thesis([]), "64 environments are missing"
+    assert tables.pays(found) == ""
+    more = {"startup_s": 20.0, "sps": 20_000.0}
+    found += run(many, 1, 80.0, 4000.0, **more)
+    first, same, apart, how = tables.thesis(found).split("\n\n")
+    assert first.startswith(
+        "On one CPU core, the fast version trains 1M steps of HalfCheetah-v4 in **5 minutes** and "
+        "ends at 2,000 ± 1,414. CleanRL, with the same hyper-parameters, takes **14 minutes**"
+    )
+    rows = [cells(row) for row in same.splitlines()[2:]]
+    assert rows == [
+        ["fast version", "5", "2,000 ± 1,414 (2 seeds)"],
+        ["eager version", "9", "500 (1 seed)"],
+        ["CleanRL", "14", "700 (1 seed)"],
+    ]
+    assert cells(apart.splitlines()[2]) == [
+        "fast version, 64 environments",
+        "1.3",
+        "4,000 (1 seed)",
+    ]
+    assert "P, 1 core, 2026-01-02. Minutes" in how and "of seed 1." in how
+    assert tables.pays(found) == ""
+    found += run(choose.MANY, 1, 70.0, 4000.0, startup_s=3.0, sps=18_000.0)
+    assert tables.pays(found).endswith("takes 17 s at the start. It pays from 3.1M steps on.")
+    slower = [r | {"sps": 10.0} if r["variant"] == many else r for r in found]
+    assert tables.pays(slower).endswith("The fast version is then no faster.")
+
+
+def test_what_each_optimisation_buys():
+    """Alone against the eager version, taken away against all; of two pairs from least to most."""
+    found = session(EAGER, [100.0] * 3, group="", label="eager file")
+    found += session(f"{FAST}:compile", [200.0] * 3, group="", label="fast file, all on")
+    found += session(f"{FAST}:a", [130.0] * 3, group="on", label="compile")
+    found += session(f"{FAST}:b", [110.0] * 3, group="off", label="without acting in NumPy")
+    gains = {"compiled gradients": ("1.30", ""), "acting in NumPy": ("", "0.55")}
+    assert tables.gains(found) == gains
+    other = [r | {"pair": "ppo", "sps": r["sps"] * (1 + ("b" == r["variant"][-1]))} for r in found]
+    other = [r | {"variant": r["variant"].replace(EAGER, "ppo")} for r in other]
+    assert "| `ppo` | acting in NumPy |  | 1.10 |" in tables.tricks(found + other)
+    rows = [cells(x) for x in tables.trick_ranges(found + other, pixels=False).splitlines()[2:]]
+    assert rows == [["compiled gradients", "1.30", ""], ["acting in NumPy", "", "0.55 to 1.10"]]
+    pixels = session("ppo_atari", [100.0], pair="ppo_atari", group="", label="eager file")
+    for label, sps, group in (
+        ("fast file, all on", 200.0, ""),
+        ("all on, and bfloat16", 250.0, ""),
+        ("without kept memory", 180.0, "off"),
+        ("kept memory", 110.0, "on"),
+        ("fast file, all on", 50.0, "two"),
+        ("without sleeping threads", 20.0, "two"),
+    ):
+        pixels += session("ppo_atari_x", [sps], pair="ppo_atari", group=group, label=label)
+    assert tables.gains(pixels) == {
+        "kept memory": ("1.10", "0.90"),
+        "sleeping threads, two runs at once": ("", "0.40"),
+        "bfloat16, beside all others": ("", "0.80"),
     }
-    assert not panels and measured.minutes([]) == {}
-    later = {"env_id": "HalfCheetah-v4", "total_timesteps": 1_000_000, "date": "2026-01-09"}
-    more = found + learning("CleanRL", 1000.0, pair=EAGER, seconds=600.0, **later)
-    assert {*measured.minutes(more)} == {"Walker2d-v4", "HalfCheetah-v4"}, "a day for each"
-    assert measured.first_minutes(more) == "" == measured.first_minutes([])
-    fast = f"{measured.MANY}_torchcompile:compile"
-    text = measured.first_minutes(more + learning(fast, 2000.0, 4000.0, seconds=90.0, **later))
-    assert "HalfCheetah-v4 take **1.5 minutes** of two cores and return 3,000, by many" in text
-    assert text.endswith("CleanRL's script takes 10 minutes and returns 1,000.")
 
 
 def test_scaling_is_by_environments_at_equal_seconds():
@@ -387,7 +441,7 @@ def test_scaling_is_by_environments_at_equal_seconds():
         for run, above in zip(runs, (0, 2), strict=True):
             run["curve"] = [[1, 19.0, -9.0], [2, 25.0, value + above], [3, 70.0, 99.0]]
         found += runs
-    rows = [cells(row)[1:] for row in measured.scaling_table(found).splitlines()[2:]]
+    rows = [cells(row)[1:] for row in tables.scaling_table(found).splitlines()[2:]]
     assert rows == [
         ["8 x 64", "32", "1,008", "21", "", "", "6.0 ± 1.4 (2 seeds)"],
         ["64 x 8", "32", "1,064", "11", "", "", "6.0 ± 1.4 (2 seeds)"],
@@ -402,31 +456,34 @@ def test_a_target_is_met_by_a_mean_of_50000_steps():
         points = ((100_000, 3000.0), (120_000, 4500.0), (140_000, last), (300_000, 0.0))
         run["curve"] = [[steps, steps / 1000, value] for steps, value in points]
     shared = learning(FAST, 4, jobs=2, **more) + learning(FAST, 4, jobs=1, **more | {"cores": 1})
-    rows = measured.target_table(found + shared).splitlines()[2:]
+    rows = tables.target_table(found + shared).splitlines()[2:]
     where = [f"`{FAST}`", "Walker2d-v4, P, 2 cores", "1,000,000", "4,000"]
     assert [cells(row) for row in rows] == [[*where, "140", "0: 140, 1: 140, 2: not reached", ""]]
     (run,) = learning(FAST, 3, jobs=1, eval={"mean": 4000.5, "std": 10.0, "episodes": 9}, **more)
     run["curve"] = found[0]["curve"]
-    (row,) = measured.target_table([run]).splitlines()[2:]
+    (row,) = tables.target_table([run]).splitlines()[2:]
     assert cells(row)[-1] == "0: 4,000.50 ± 10.00 (9 episodes)"
 
 
 def test_agents_side_by_side(tmp_path, monkeypatch, capsys):
-    """Of films of 2 s and 1 s at speeds of their own the middle second; the shorter one's all."""
-    for name, fps, count, size in (("a", 50, 100, (64, 96)), ("b", 20, 20, (64, 128))):
+    """The first second of films with speeds of their own, words from the records; who has no film
+    plays."""
+    for name, fps, count, size in (("a", 50, 100, (64, 96)), ("b", 20, 10, (64, 128))):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "checkpoint.pt").touch()
-        (tmp_path / name / "eval.json").write_text(f'{{"env_id": "{name.upper()}-v1", "mean": 7}}')
         with imageio.get_writer(tmp_path / name / "video.mp4", fps=fps) as writer:
             for i in range(count):
                 writer.append_data(np.full((*size, 3), 2 * i, np.uint8))
+        more = {"run": name, "script": "ppo_x", "seconds": 90.0, "eval": {"mean": 7.0}}
+        records.append(tmp_path / "learning.jsonl", learning("ppo_x", 1.0, **more)[0])
     played = []
     monkeypatch.setattr(picture, "run_process", played.append)
     out, runs = tmp_path / "agents.webp", [str(tmp_path / name) for name in "ab"]
     argv = ["picture.py", *runs, "--out", str(out), "--seconds", "1", "--height", "50"]
+    argv += ["--results", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", argv)
-    assert picture.main() == 0 and "0.0" in capsys.readouterr().out
-    assert [words[2] for words in played] == runs and "best" in played[0]
+    assert picture.main() == 0 and not played, capsys.readouterr()
+    record = learning("ppo_x", 1.0, **more | {"eval": {"mean": 1234.5}})[0]
+    assert picture.words(record) == "Hopper-v4: 1,234\nppo_x\n1.5 minutes, 2 cores"
     with Image.open(out) as found:
         assert found.info["loop"] == 0 and found.height == 50 + picture.LABEL
         assert found.width == 75 + picture.GAP + 100
@@ -436,13 +493,19 @@ def test_agents_side_by_side(tmp_path, monkeypatch, capsys):
             (found.seek(i), found.load(), found.info["duration"]) for i in range(found.n_frames)
         ]
     assert sum(ms for *_, ms in lengths) == 1000, "images that hardly differ are one that stays"
-    for run, first, step in zip(runs, (25, 0), (2.5, 1), strict=True):
+    for run, steps in zip(
+        runs, ([2.5 * i for i in range(20)], [*range(10), *[9] * 10]), strict=True
+    ):
         images = picture.film(Path(run), seconds=1, height=50)
         shown = [np.asarray(image).mean() / 2 for image in images]
-        assert shown == pytest.approx([first + step * i for i in range(20)], abs=2)
-    monkeypatch.setattr(sys, "argv", ["picture.py", "nope", *argv[1:]])
+        assert shown == pytest.approx(steps, abs=2)
+    (tmp_path / "a" / "video.mp4").rename(tmp_path / "a" / "x.mp4")
+    monkeypatch.setattr(picture, "film", lambda *_: [Image.new("RGB", (9, 9))])
+    assert picture.main() == 0
+    assert [words[2] for words in played] == runs[:1] and "best" in played[0]
+    monkeypatch.setattr(sys, "argv", ["picture.py", "nope", *argv[3:]])
     assert picture.main() == 2
-    assert capsys.readouterr().err.strip().endswith("nope/checkpoint.pt: no such file")
+    assert capsys.readouterr().err.strip().endswith("nope: no record with --eval-games")
 
 
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):
@@ -454,7 +517,8 @@ def test_tree_counts_changed_lines(tmp_path, monkeypatch):
     found = report.changes(tmp_path / "a.py", tmp_path / "a_torchcompile.py")
     assert found == [["-2", "+2 # fast"], ["+5", "+6"]]
     tree = {"a": (None, "A"), "b": ("a", "B"), "c": ("b", "C"), "d": ("x", "D"), "e": ("a", "E")}
-    monkeypatch.setattr(report, "TREE", tree)
+    tree = {name: pairs.Pair(*about) for name, about in tree.items()}
+    monkeypatch.setattr(report, "PAIRS", tree)
     lines = [line.split() for line in report.tree(tmp_path).splitlines()[2:-1]]
     assert lines == [
         ["a", "-", "4", "(2)", "A"],
@@ -464,34 +528,32 @@ def test_tree_counts_changed_lines(tmp_path, monkeypatch):
     ]
 
 
-def test_tree_has_every_script():
-    assert {eager for eager, _ in PAIRS} <= set(report.TREE)
-
-
 def test_pages_and_plots(tmp_path):
     speeds = [
         r for name in (EAGER, FAST) for r in session(name, [2e3] * 3, code=records.code(name))
     ]
-    for record in session("simulator", [8000.0] * 3) + speeds:
+    for record in session("simulator", [8000.0] * 3) + speeds + session("sb3", [1e3] * 3):
         records.append(tmp_path / "throughput.jsonl", record)
     for record in learning(EAGER, 1, 2) + learning(EAGER, 3, env_id="X-v1"):
         records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
-    text = "a\n<!-- throughput -->\nold\n<!-- /throughput -->\nb\n<!-- floors -->\n<!-- /floors -->"
-    found = report.tables(tmp_path)
+    text = "a\n<!-- throughput -->\nold\n<!-- /throughput -->\nb\n"
+    text += "<!-- lower_bound -->\n<!-- /lower_bound -->"
+    found = report.parts(tmp_path)
     text = report.filled(text, found)
     assert text.startswith("a\n<!-- throughput -->\n`ppo_cont") and "\nold" not in text
-    assert "| 2,000 |" in text and "\n<!-- /throughput -->\nb\n<!-- floors -->\n*No rec" in text
+    assert (
+        "| 2,000 |" in text and "\n<!-- /throughput -->\nb\n<!-- lower_bound -->\n*No rec" in text
+    )
     assert "*no GPU, P, 2 cores; 2026-01-02; commit c; torch 1; medians of 3" in text
     assert report.filled(text, found) == text
     plots.write(tmp_path)
-    names = {"speed.png", "learning_more.png"}
-    assert {path.name for path in tmp_path.glob("*.png")} == names
-    more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}
+    assert {path.name for path in tmp_path.glob("*.png")} == {"speed.png"}
+    more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000, "cores": 1}
     for variant in (EAGER, f"{FAST}:compile"):
-        for record in learning(variant, *range(measured.ENOUGH), **more):
+        for record in learning(variant, *range(choose.ENOUGH), **more):
             records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
     plots.write(tmp_path)
-    names |= {"learning.png", "minutes.png"}
+    names = {"speed.png", "learning.png", "minutes.png"}
     assert {path.name for path in tmp_path.glob("*.png")} == names
 
 
@@ -502,18 +564,18 @@ def test_no_plot_cuts_its_words():
     found += session(f"{FAST}:compile", [220.0]) + session("LeanRL --compile", [150.0])
     figures = [plots.plot_speed(found)]
     more = {"total_timesteps": 1_000_000, "cpu": "Intel(R) Xeon(R) Processor @ 2.50GHz"}
-    peers = [(name, pair) for pair, name in measured.MINUTES.values()]
     found = [
         run
-        for env_id in measured.MINUTES_ENVS
-        for variant, pair in (*peers, (EAGER, EAGER))
-        for run in learning(variant, *range(5), env_id=env_id, pair=pair, **more)
+        for env_id in choose.MINUTES_ENVS
+        for pair, variant in (choose.MINUTES | choose.IN_PARALLEL).values()
+        for run in learning(variant, *range(5), env_id=env_id, pair=pair, cores=1, **more)
     ]
-    figures += [plots.plot_minutes(found), *(plots.plot_learning(found, x) for x in (True, False))]
+    figures += [plots.plot_minutes(found), plots.plot_learning(found)]
     for figure in figures:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         words = [x for x in figure.findobj(Text) if re.search("[a-z]", x.get_text())]
+        words = [x for x in words if x.get_visible()]  # an axis has labels on both sides
         boxes = [x.get_window_extent(canvas.get_renderer()) for x in words]
         for word, box in zip(words, boxes, strict=True):
             assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, word.get_text()
@@ -656,7 +718,7 @@ def test_learning_in_stretches(tmp_path, monkeypatch):
     first, second = lines_of(tmp_path / "learning.jsonl")
     assert 0 < first["until"] == first["global_step"] < second["until"] == second["global_step"]
     assert first["run"] == second["run"]
-    assert measured.learned([first, second]) == [[{**second, "pair": EAGER, "cut": True}]]
+    assert choose.learned([first, second]) == [[{**second, "pair": EAGER, "cut": True}]]
     steps, seconds, _ = zip(*second["curve"], strict=True)
     assert steps[-1] > first["until"] and list(seconds) == sorted(seconds)
     assert second["seconds"] == seconds[-1], "of both stretches"
@@ -714,7 +776,7 @@ def test_a_peer_has_a_curve(tmp_path):
 
 def test_peers_are_edited_or_not_at_all(tmp_path):
     """A place or a file that is missing: one line, status 2, and nothing is written."""
-    for name, edits in peers.FILES.items():
+    for name, edits in cleanrl_leanrl.FILES.items():
         path = tmp_path / "theirs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(old for old, _, _ in edits))
@@ -722,13 +784,13 @@ def test_peers_are_edited_or_not_at_all(tmp_path):
     flags = ["--cleanrl", tmp_path / "theirs", "--leanrl", tmp_path / "theirs", "--out", out]
     path.write_text(path.read_text().replace("import wandb", "import other"))
     for wrong, said in ((flags, "import wandb"), (["--cleanrl", tmp_path, *flags[4:]], "ppo.py")):
-        done = benchmark("peers", *wrong)
+        done = benchmark("peers.cleanrl_leanrl", *wrong)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
         assert not out.exists()
-    assert "is it of commit 8dbb6336b7?" in benchmark("peers", *flags).stderr
-    done = benchmark("peers", *flags[:2], *flags[4:])
+    assert "is it of commit 8dbb6336b7?" in benchmark("peers.cleanrl_leanrl", *flags).stderr
+    done = benchmark("peers.cleanrl_leanrl", *flags[:2], *flags[4:])
     assert done.returncode == 0 and len(done.stdout.splitlines()) == len(list(out.iterdir())) == 5
-    for name, edits in peers.FILES.items():
+    for name, edits in cleanrl_leanrl.FILES.items():
         if name.startswith("cleanrl"):
             text = (out / f"cleanrl_{name.partition('/')[2]}").read_text()
             assert all(new in text for _, new, _ in edits)

@@ -24,20 +24,20 @@ from helpers import (
     run_script,
     said,
     spaces,
+    task,
 )
 
 import torch
 
 EVAL = PPO / "ppo_eval.py"
-SHORT = {  # of each format: games that are short under an agent that has learned nothing
-    "ppo_atari_envpool": "Breakout-v5",
-    "ppo_atari": "ALE/Breakout-v5",
-    "ppo_continuous_action": "Hopper-v4",
-    "ppo": "CartPole-v1",
-    "ppo_continuous_action_envpool": "Hopper-v4",
-    "ppo_lstm": "CartPole-v1",
-    "ppo_atari_envpool_lstm": "Breakout-v5",
+GAMES = {  # that are short under an agent that has learned nothing, by task
+    "atari": "Breakout-v5",
+    "ale": "ALE/Breakout-v5",
+    "continuous": "Hopper-v4",
+    "many": "Hopper-v4",
+    "": "CartPole-v1",
 }
+SHORT = {eager: GAMES[task(eager)] for eager, _ in PAIRS if "multigpu" not in eager}
 
 
 @pytest.fixture(scope="module")

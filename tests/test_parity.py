@@ -6,23 +6,23 @@ import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import PAIRS, insert, load, run_main, scalars
+from helpers import PAIRS, insert, kind, load, run_main, scalars
 from test_reference import ScriptedALE, ScriptedGames
 
 import torch
 
 ITERATIONS = 8
 SIZES = ["--total-timesteps", ITERATIONS * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
-JOBS = {
-    "ppo_atari_envpool": "--num-envs 4 --num-steps 8 --num-minibatches 2".split(),
-    "ppo_continuous_action": "--num-envs 2 --num-steps 16 --num-minibatches 2".split(),
-}
-JOBS["ppo_continuous_action"] += ["--env-id", "Hopper-v4"]
-JOBS["ppo_continuous_action_envpool"] = JOBS["ppo_continuous_action"]
-JOBS["ppo_atari_envpool_multigpu"] = JOBS["ppo_atari"] = JOBS["ppo_atari_envpool"]
-JOBS["ppo"] = [*JOBS["ppo_continuous_action"][:-2], "--clip-coef", 0.02]  # its ratios move less
-JOBS["ppo_lstm"] = ["--num-envs", 4, "--num-steps", 8, "--num-minibatches", 2, *JOBS["ppo"][-2:]]
-JOBS["ppo_atari_envpool_lstm"] = JOBS["ppo_atari_envpool"]
+SMALL = "--num-envs 4 --num-steps 8 --num-minibatches 2".split()
+HOPPER = ["--env-id", "Hopper-v4"]
+
+
+def job(name):
+    """A pair's flags: few rows, and where needed a game that ends, or ratios that move less."""
+    more = {"continuous": HOPPER, "": ["--clip-coef", 0.02], "atari": []}[kind(name)]
+    return [*SMALL, *more]
+
+
 OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent-coef 0.1".split()
 OTHERWISE += "--cleanrl-semantics --gamma 0.9 --gae-lambda 0.8 --seed 2".split()
 # --compile rounds differently, and training amplifies it: on Atari from 2e-5 in the first update to
@@ -51,7 +51,7 @@ def short_games(monkeypatch):
 
 def train(name, *flags, folder):
     """Runs a script; returns its curves, without clock times, and its variables."""
-    run = run_main(name, *JOBS[name.removesuffix("_torchcompile")], *SIZES, *flags, runs_dir=folder)
+    run = run_main(name, *job(name), *SIZES, *flags, runs_dir=folder)
     curves = scalars(run.run_dir)
     del curves["charts/SPS"]
     return curves, run
@@ -133,7 +133,7 @@ with torch.no_grad():
 logratio = Categorical(logits=logits).log_prob(rows["actions"]) - rows["logprobs"]
 """
     bold, look = insert("# Rollout", "agent.actor.weight.data.mul_(400)"), insert("# Update", look)
-    flags = [*JOBS["ppo_atari_envpool"], "--total-timesteps", 32, "--bfloat16"]
+    flags = [*SMALL, "--total-timesteps", 32, "--bfloat16"]
     run = run_main(name, *flags, runs_dir=tmp_path, edit=lambda text: bold(look(text)))
     assert run.mode == "bfloat16" and run.batch["logprobs"].std() > 0.1
     assert run.logratio.abs().mean() < 5e-5

@@ -1,6 +1,6 @@
 """What a script cannot do without: its simulator, its arithmetic and its bytes over the bus.
 
-    python benchmarks/floors.py ppo_atari_envpool --num-envs 8
+    python benchmarks/lib/lower_bound.py ppo_atari_envpool --num-envs 8
 
 Prints one JSON object: steps/s of the script's environments with actions drawn beforehand, nothing
 learned, copied or counted; the floating-point operations and the bytes of one environment step; and
@@ -12,9 +12,9 @@ import importlib
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
-from records import ROOT
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int)
     parser.add_argument("--seconds", type=float, default=5.0, help="measured after 1 second")
     given = parser.parse_args()
-    sys.path.insert(0, str(ROOT / "ppo"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ppo"))
     script = importlib.import_module(given.script)
     asked = {"env_id": given.env_id, "num_envs": given.num_envs}
     args = script.Args(**{name: value for name, value in asked.items() if value is not None})

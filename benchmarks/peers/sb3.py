@@ -1,6 +1,6 @@
 """Stable-Baselines3's PPO, or RecurrentPPO, on a script's environments by its flags: a peer.
 
-    python benchmarks/sb3.py ppo_atari_envpool --total-timesteps 12288
+    python benchmarks/peers/sb3.py ppo_atari_envpool --total-timesteps 12288
 
 Prints `global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, and `SPS: x`
 after each iteration: the steps/s so far, from the fourth on after the same burn-in as the scripts
@@ -15,9 +15,9 @@ import importlib
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-from records import ROOT
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
     except ImportError:
         sys.exit("needs sb3-contrib: pip install -r requirements/requirements-bench.txt")
-    sys.path.insert(0, str(ROOT / "ppo"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ppo"))
     script = importlib.import_module(given.script)  # with the script's number of threads
     asked = {name: value for name, value in vars(given).items() if name != "script"}
     args = script.Args(**{name: value for name, value in asked.items() if value is not None})

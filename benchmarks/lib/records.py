@@ -24,7 +24,7 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 from threading import Thread
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 SCRIPTS = sorted(
     path.stem for path in (ROOT / "ppo").glob("*.py") if "total_timesteps" in path.read_text()
@@ -154,6 +154,7 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(repr(plain(ast.parse(text))).encode()).hexdigest()[:10]
 
 
+@cache
 def code(name: str) -> str | None:
     """The fingerprint of a script as it is now; None without one."""
     path = ROOT / "ppo" / f"{name}.py"

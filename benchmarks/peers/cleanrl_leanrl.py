@@ -1,6 +1,6 @@
 """CleanRL's and LeanRL's PPO made to run on today's libraries: edited copies of their files.
 
-    python benchmarks/peers.py --cleanrl ../cleanrl --leanrl ../LeanRL --out ../peers
+    python benchmarks/peers/cleanrl_leanrl.py --cleanrl ../cleanrl --leanrl ../LeanRL --out ../peers
     cd ../peers && python leanrl_ppo_continuous_action_torchcompile.py --compile
 
 The folders are clones of https://github.com/vwxyzjn/cleanrl, commit fe8d8a03c4, and of
@@ -166,7 +166,7 @@ def main() -> int:
             (args.out / name).write_text(text)
             print(args.out / name)
     except (OSError, ValueError) as error:
-        print(f"peers.py: {error}", file=sys.stderr)
+        print(f"cleanrl_leanrl.py: {error}", file=sys.stderr)
         return 2
     return 0
 

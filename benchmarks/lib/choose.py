@@ -1,0 +1,234 @@
+"""Which records a page shows, and the names under which they stand there."""
+
+from datetime import datetime, timedelta
+
+from lib.pairs import PAIRS
+from lib.records import as_of_today, code, defaults, pair, part
+from lib.stats import groups
+
+SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
+PUBLISHED = {  # by the script of the same name: mean and standard deviation over 3 seeds, steps
+    "CartPole-v1": (490.04, 6.12, 500_000),
+    "Acrobot-v1": (-86.36, 1.32, 500_000),
+    "HalfCheetah-v4": (1442.64, 46.03, 1_000_000),
+    "Walker2d-v4": (2287.95, 571.78, 1_000_000),
+    "Hopper-v4": (2382.86, 271.74, 1_000_000),
+    "Breakout-v5": (211.24, 151.84, 10_000_000),
+    "Pong-v5": (20.45, 0.09, 10_000_000),
+}
+EAGER, COMPILE, BFLOAT16 = "eager", "`--compile`", "`--compile --bfloat16`"
+SB3, CLEANRL, LEANRL = "Stable-Baselines3", "CleanRL", "LeanRL"
+NAMES = {"simulator": "simulator alone", "sb3": SB3}
+GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
+PHASES = ("rollout", "advantages", "update", "log")
+BFLOAT16_TRICK = "bfloat16, beside all others"
+TRICKS = {  # name: labels in ablation.py of the case with it alone, and of the one without it
+    "compiled gradients": ("compile", None),
+    "compiling, with NHWC": ("compile with channels-last", "without compile and channels-last"),
+    "observations in NHWC": (None, "without channels-last"),
+    "acting in NumPy": (None, "without acting in NumPy"),
+    "the LSTM in one call": (None, "without the fused LSTM"),
+    "CUDA graphs": ("CUDA graphs", "without CUDA graphs"),
+    "kept memory": ("kept memory", "without kept memory"),
+    "sleeping threads, two runs at once": (None, "without sleeping threads"),
+    BFLOAT16_TRICK: ("all on, and bfloat16", None),
+}
+TARGETS = {"Walker2d-v4": 4000, "Pong-v5": 18}  # to get to in as few seconds as may be
+MACHINE = ("cpu", "cores", "gpu")
+TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")
+SEEDS = 3  # of a figure on the front page, at least
+ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
+SITTING = timedelta(hours=6)  # between the first and the last session's start
+DAY = timedelta(days=1)  # between the first and the last end of runs that take hours together
+ONE, MANY = "ppo_continuous_action", "ppo_continuous_action_envpool"
+FAST_VERSION, EAGER_VERSION = "fast version", "eager version"
+WARM = f"{LEANRL} --compile, warm cache"
+MINUTES_STEPS, MINUTES_ENVS = 1_000_000, ("HalfCheetah-v4", "Walker2d-v4")
+MINUTES = {  # method: its pair and its variant; all with the same hyper-parameters
+    FAST_VERSION: (ONE, f"{ONE}_torchcompile:compile"),
+    EAGER_VERSION: (ONE, ONE),
+    f"{LEANRL} --compile": (ONE, f"{LEANRL} --compile"),
+    WARM: (ONE, WARM),
+    SB3: (ONE, "sb3"),
+    CLEANRL: (ONE, CLEANRL),
+}
+IN_PARALLEL = {  # with 64 environments and hyper-parameters chosen for them
+    f"{FAST_VERSION}, 64 environments": (MANY, f"{MANY}_torchcompile:compile"),
+    f"{EAGER_VERSION}, 64 environments": (MANY, MANY),
+}
+
+
+def of_today(records: list[dict]) -> list[dict]:
+    """The sessions of a pair that ran both of its scripts, by one text each, as they are now; where
+    a pair has none, as they were in the newest of its sessions, whose commit the captions name."""
+    found: dict[str, dict[tuple, list[dict]]] = {}
+    for (_, eager), same in groups(sorted(records, key=by_session), "session", "pair").items():
+        ran = {(part(r["variant"])[0], r["code"]) for r in same if r.get("code")}
+        names = [name for name, _ in ran]
+        if {eager, f"{eager}_torchcompile"} <= set(names) and len(set(names)) == len(names):
+            texts = tuple(sorted(ran))
+            found.setdefault(eager, {}).setdefault(texts, []).extend(same)
+    shown = []
+    for by_texts in found.values():
+        now = [texts for texts in by_texts if all(text == code(name) for name, text in texts)]
+        shown += [r for texts in now or list(by_texts)[-1:] for r in by_texts[texts]]
+    return shown
+
+
+def by_session(record: dict) -> str:
+    return record["session"]
+
+
+def commits_of_old(records: list[dict], form: str) -> str:
+    """The commits of scripts that have changed since; empty if none has."""
+    old = [r for r in records if r.get("code") and r["code"] != code(part(r["variant"])[0])]
+    return form.format(", ".join(sorted({r["commit"] for r in old}))) if old else ""
+
+
+def newest(records: list[dict]) -> list[list[dict]]:
+    """The newest session of each pair, machine and number of environments."""
+    in_time = sorted(records, key=lambda r: r["session"])
+    cases = groups(in_time, "pair", "num_envs", *MACHINE).values()
+    found = [list(groups(case, "session").values())[-1] for case in cases]
+    order = [*PAIRS, *(same[0]["pair"] for same in found)]
+    return sorted(found, key=lambda same: (order.index(same[0]["pair"]), same[0]["num_envs"]))
+
+
+def sitting(records: list[dict]) -> list[list[dict]]:
+    """What stands side by side: the newest session of each pair, on its script's own environments,
+    begun on one machine within SITTING; of such sets the one of most pairs, of these the newest."""
+    own = [r for r in records if r["num_envs"] == defaults(r["pair"])["num_envs"]]
+    sets = []
+    for same in groups([r for r in own if r.get("game") is None], *MACHINE).values():
+        for (last,) in groups(same, "session"):
+            end = datetime.fromisoformat(last)
+            ago = [(end - datetime.fromisoformat(r["session"]), r) for r in same]
+            found = newest([r for before, r in ago if timedelta(0) <= before <= SITTING])
+            sets.append((len(found), end, found))
+    return max(sets, key=lambda one: one[:2], default=(0, 0, []))[2]
+
+
+def learned(records: list[dict]) -> list[list[dict]]:
+    """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
+    last. A variant is named with the flags that it would need today; `cut` are runs that were
+    ended before they had taken all steps. Left out is what is `superseded`: its script no longer
+    gives the same losses."""
+    records = [
+        {
+            **r,
+            "pair": r.get("pair") or pair(r["variant"]),
+            "variant": as_of_today(r),
+            "cut": r["until"] is not None,
+        }
+        for r in records
+        if not r.get("superseded")
+    ]
+    names = (*TASK, "until", "variant", "seed")
+    runs = {r.get("run") or tuple(r[name] for name in names): r for r in records}
+    in_time = sorted(runs.values(), key=lambda r: r["date"])
+    runs = {tuple(r[name] for name in names): r for r in in_time}
+    found = [r for r in runs.values() if r["mean_return"] is not None]
+    order = ("pair", "env_id", "total_timesteps", "variant", "seed")
+    found.sort(key=lambda r: [r[name] for name in order])
+    cases = groups(found, *TASK).values()
+    return sorted(cases, key=lambda same: (same[0]["pair"], same[0]["env_id"], reach(same)))
+
+
+def ours(record: dict) -> bool:
+    """A script's of this repository, not a peer's or the simulator's."""
+    return record["variant"].startswith("ppo")
+
+
+def label(variant: str) -> str:
+    """A variant as a person would type it: 'NAME:flag+flag' -> '`NAME --flag --flag`'."""
+    if not variant.startswith("ppo"):
+        return NAMES.get(variant, variant)
+    name, mode, more = part(variant)
+    return f"`{' '.join([name, *(f'--{flag}' for flag in mode.split('+') if flag), *more])}`"
+
+
+def columns(records: list[dict], key) -> dict[str, tuple[list[dict], str]]:
+    """{column: (runs of its variant with the largest key, flags that the column does not name)};
+    whatever is not ours has a column of its own."""
+    found: dict[str, tuple[list[dict], str]] = {}
+    for (variant,), runs in groups(records, "variant").items():
+        name, flags = NAMES.get(variant, variant), []
+        if ours(runs[0]):
+            script, *flags = label(variant).strip("`").split()
+            named = [flag for flag in ("--compile", "--bfloat16") if flag in flags]
+            flags = [flag for flag in flags if flag not in named]
+            fast = f"`{' '.join(named)}`" if named else "no flags"
+            name = fast if script.endswith("_torchcompile") else EAGER
+        if name not in found or key(runs) > key(found[name][0]):
+            found[name] = runs, " ".join(flags)
+    return found
+
+
+def tuned(record: dict) -> bool:
+    """A run of ours that would need flags of hyper-parameters today."""
+    return ours(record) and bool(part(as_of_today(record))[2])
+
+
+def plain(records: list[dict]) -> list[dict]:
+    """Our runs by default flags, whatever their mode."""
+    return [r for r in records if ours(r) and "+no-" not in r["variant"] and not tuned(r)]
+
+
+def on_front(run: dict) -> bool:
+    """Whether the front page's choice of a script gives the figures of this run of learned()."""
+    shown = PAIRS.get(run["pair"])
+    if shown is None:
+        return False
+    wanted = f"{run['pair']}_torchcompile:{shown.mode}", shown.env_id, shown.steps
+    found = tuple(run[field] for field in ("variant", "env_id", "total_timesteps"))
+    return found == wanted and not run["cut"]
+
+
+def million(records: list[dict]) -> list[dict]:
+    """Finished runs of MINUTES_STEPS in MINUTES_ENVS by a method of MINUTES or IN_PARALLEL, with
+    the method's name as `method`."""
+    methods = {key: name for name, key in (MINUTES | IN_PARALLEL).items()}
+    found = []
+    for same in learned(records):
+        for r in same:
+            method = methods.get((r["pair"], r["variant"]))
+            asked = r["env_id"] in MINUTES_ENVS and r["total_timesteps"] == MINUTES_STEPS
+            if method and asked and not r["cut"]:
+                found.append({**r, "method": method})
+    return found
+
+
+def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
+    """{environment: {method: its runs}} of the newest sitting: one machine, each run with a core to
+    itself, within SITTING before the last one's end."""
+    runs = [r for r in million(records) if r["cores"] == 1]
+    if not runs:
+        return {}
+    last = max(runs, key=lambda r: r["date"])
+    end = datetime.fromisoformat(last["date"])
+    runs = [r for r in runs if end - datetime.fromisoformat(r["date"]) <= SITTING]
+    runs = [r for r in runs if all(r[x] == last[x] for x in MACHINE)]
+    panels = {}
+    for env_id in MINUTES_ENVS:
+        methods = groups([r for r in runs if r["env_id"] == env_id], "method")
+        found = {name: methods.get((name,)) for name in MINUTES | IN_PARALLEL}
+        panels[env_id] = {name: same for name, same in found.items() if same}
+    return {env_id: methods for env_id, methods in panels.items() if methods}
+
+
+def first_seeds(records: list[dict], like: dict) -> list[dict]:
+    """Runs of `like`'s method and environment with the first SEEDS seeds, on its kind of processor;
+    of one made twice the last. Returns do not depend on how many cores a run has."""
+    runs = [r for r in million(records) if 1 <= r["seed"] <= SEEDS]
+    same = [r for r in runs if all(r[x] == like[x] for x in ("method", "env_id", "cpu", "gpu"))]
+    return list({r["seed"]: r for r in sorted(same, key=lambda r: r["date"])}.values())
+
+
+def alone(records: list[dict]) -> list[dict]:
+    """Learning runs that had two cores to themselves."""
+    return [r for r in records if (r["cores"], r.get("jobs")) == (2, 1)]
+
+
+def reach(runs: list[dict]) -> int:
+    """The most steps that one of them took, or was to take."""
+    return max(r["global_step"] if r["cut"] else r["total_timesteps"] for r in runs)

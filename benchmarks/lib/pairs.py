@@ -1,0 +1,53 @@
+"""The pairs: one entry each, from which tables, tree and the benchmarks' defaults are made."""
+
+from typing import NamedTuple
+
+# Pong within an hour of two CPU cores: hyper-parameters of our own
+PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3 "
+PONG += "--learning-rate 1e-3 --clip-coef 0.2 --no-clip-vloss --vf-coef 4"
+
+
+class Pair(NamedTuple):
+    """What the pages say of a pair that is not in its files."""
+
+    parent: str | None
+    """the eager script that it is derived from"""
+    purpose: str
+    """what it is for, in a few words"""
+    env_id: str = ""
+    """environment of the run that the front page shows; none if empty"""
+    steps: int = 0
+    """environment steps of that run"""
+    mode: str = "compile"
+    """flags of that run, as records.split_variant takes them"""
+
+
+PAIRS = {
+    "ppo": Pair(None, "CartPole and other small problems: read it first", "CartPole-v1", 500_000),
+    "ppo_lstm": Pair("ppo", "CartPole without velocities: an LSTM", "CartPole-v1", 300_000),
+    "ppo_continuous_action": Pair(
+        "ppo",
+        "MuJoCo on Gymnasium: Gaussian actions, normalisation",
+        "HalfCheetah-v4",
+        1_000_000,
+    ),
+    "ppo_continuous_action_envpool": Pair(
+        "ppo_continuous_action",
+        "MuJoCo on EnvPool: 64 environments in parallel",
+        "HalfCheetah-v4",
+        1_000_000,
+    ),
+    "ppo_atari_envpool": Pair(None, "Atari on EnvPool: a CNN", "Pong-v5", 1_800_000, PONG),
+    "ppo_atari": Pair(
+        "ppo_atari_envpool", "Atari on ALE's own simulator", "ALE/Pong-v5", 1_800_000, PONG
+    ),
+    "ppo_atari_envpool_multigpu": Pair("ppo_atari_envpool", "Atari, one process per GPU"),
+    "ppo_atari_envpool_lstm": Pair(
+        "ppo_atari_envpool",
+        "Atari from single frames: an LSTM",
+        "Pong-v5",
+        1_800_000,
+        PONG.replace("1e-3", "5e-4"),
+    ),
+}
+TIMED = [name for name in PAIRS if "multigpu" not in name]  # that one has benchmarks/multigpu.py

@@ -1,0 +1,169 @@
+"""The pictures of the pages, from the records; python benchmarks/report.py writes them."""
+
+from pathlib import Path
+
+import matplotlib
+from lib.choose import (
+    BFLOAT16,
+    CLEANRL,
+    COMPILE,
+    EAGER,
+    EAGER_VERSION,
+    ENOUGH,
+    FAST_VERSION,
+    IN_PARALLEL,
+    LEANRL,
+    MINUTES,
+    SB3,
+    WARM,
+    columns,
+    learned,
+    minutes,
+    of_today,
+    plain,
+    sitting,
+)
+from lib.records import read
+from lib.stats import ratio, rounds, seeds_as_one, sps
+from lib.tables import machine, of_systems, when
+from matplotlib.figure import Figure
+from matplotlib.transforms import blended_transform_factory
+
+# Okabe and Ito's colours, told apart by colour-blind readers too
+ORANGE, SKY, GREEN, BLUE, RED, GREY = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #666666".split()
+COLOURS = {EAGER: ORANGE, COMPILE: BLUE, BFLOAT16: GREEN}
+OURS = {EAGER_VERSION: SKY, FAST_VERSION: BLUE, f"{FAST_VERSION}, bfloat16": BLUE}
+FAST_PARALLEL, EAGER_PARALLEL = IN_PARALLEL
+LINES = {  # method: colour, line; a broken line has hyper-parameters of its own
+    FAST_VERSION: (BLUE, "-"),
+    EAGER_VERSION: (SKY, "-"),
+    f"{LEANRL} --compile": (RED, "-"),
+    SB3: (GREY, "-"),
+    CLEANRL: (ORANGE, "-"),
+    FAST_PARALLEL: (BLUE, "--"),
+    EAGER_PARALLEL: (SKY, "--"),
+}
+matplotlib.rcParams.update({"font.size": 11, "axes.titlesize": 11, "axes.titlelocation": "left"})
+matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+
+
+def figure(width: float, height: float, note: str) -> Figure:
+    """So many inches, with a note under it; half a page's width are six."""
+    fig = Figure(figsize=(width, height), dpi=160, layout="constrained")
+    fig.supxlabel(note, fontsize=9, color=GREY)
+    return fig
+
+
+def legend(fig: Figure, named: dict, columns: int) -> Figure:
+    """The figure with {name: what it looks like} above all panels."""
+    names = [name.replace("`", "") for name in named]
+    look = {"frameon": False, "fontsize": 10, "handlelength": 1.3, "columnspacing": 1.3}
+    fig.legend(named.values(), names, loc="outside upper center", ncols=columns, **look)
+    return fig
+
+
+def band(ax, x, mean, std, colour: str):
+    """A line, and one standard deviation to each side."""
+    ax.fill_between(x, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
+    return ax.plot(x, mean, color=colour)[0]
+
+
+def plot_speed(records: list[dict]) -> Figure | None:
+    """Steps/s of every system over Stable-Baselines3's, a bar each, a block a pair."""
+    bars, heads = [], {}  # height: its name, gain, steps/s; height: title
+    shown, y = [], 0.0
+    for same in sitting(records):
+        systems = of_systems(same)
+        base = systems.get(SB3)
+        if base is None:
+            continue
+        shown += same
+        args = next(r["args"] for r in same if "args" in r)
+        count = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
+        heads[y] = f"{same[0]['pair']}: {args['env_id']}, {count}"
+        for name, runs in systems.items():
+            y += 1
+            bars.append((y, name, ratio(runs, base), sps(runs)))
+        y += 1.6
+    if not shown:
+        return None
+    note = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
+    fig = figure(6, 1.2 + 0.21 * y, note)
+    ax = fig.add_subplot(xlabel="speed of training, Stable-Baselines3 = 1 (steps per second)")
+    for at, name, gain, steps in bars:
+        ax.barh(at, gain, 0.8, color=OURS.get(name, "#BBBBBB"))
+        ax.text(gain, at, f" {gain:.2f}  ({float(f'{steps:.3g}'):,.0f})", va="center", fontsize=9)
+    where = blended_transform_factory(fig.transFigure, ax.transData)  # from the figure's left on
+    for at, title in heads.items():
+        look = {"transform": where, "fontweight": "bold", "va": "center"}
+        ax.text(0.01, at, title, fontsize=10, **look).set_in_layout(False)
+    ax.set_yticks([at for at, *_ in bars], [name for _, name, *_ in bars], fontsize=9)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(y - 0.5, -0.8)
+    ax.set_xlim(0, 1.3 * max(gain for _, _, gain, _ in bars))  # room for the figures
+    ax.spines["left"].set_visible(False)
+    return fig
+
+
+def plot_minutes(records: list[dict]) -> Figure | None:
+    """Returns over minutes since the process began, a panel an environment, a line a method."""
+    found = minutes(records)
+    found = {env_id: {k: v for k, v in x.items() if k != WARM} for env_id, x in found.items()}
+    shown = [r for methods in found.values() for runs in methods.values() for r in runs]
+    if not shown:
+        return None
+    seeds = sorted({r["seed"] for r in shown})
+    note = f"Broken lines: other hyper-parameters. Dot: 1M steps. Seeds {seeds[0]} to {seeds[-1]}"
+    note = note if len(seeds) > 1 else f"{note.partition(' Seeds')[0]} Seed {seeds[0]}"
+    note += f".\nCompiling counts. {machine(shown[0])} a run, {when(shown)}"
+    fig, named = figure(6, 2 + 2.4 * len(found), note), {}
+    for i, (env_id, methods) in enumerate(found.items(), 1):
+        ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")
+        for name, runs in reversed(methods.items()):  # ours on top
+            _, seconds, mean, std = seeds_as_one(runs)
+            colour, line = LINES[name]
+            named[name] = band(ax, seconds / 60, mean, std, colour)
+            named[name].set_linestyle(line)
+            ax.plot(seconds[-1] / 60, mean[-1], "o", color=colour)
+        ax.set_xlim(left=0)
+    ax.set_xlabel("minutes since the start of the process")
+    order = [name for name in (*MINUTES, *IN_PARALLEL) if name in named]
+    return legend(fig, {name: named[name] for name in order}, 2)
+
+
+def plot_learning(records: list[dict]) -> Figure | None:
+    """Returns over steps by default flags of both versions, a panel a pair, environment and
+    schedule with ENOUGH seeds of both, of the machine with most runs."""
+    cases, seeds = {}, {}
+    for same in sorted(learned(plain(records)), key=len):
+        task = same[0]["pair"], same[0]["env_id"], same[0]["total_timesteps"]
+        cases[task] = {name: runs for name, (runs, _) in columns(same, len).items()}
+        seeds[task] = min(len(cases[task].get(name, [])) for name in (EAGER, COMPILE))
+    chosen = sorted(task for task in cases if seeds[task] >= ENOUGH)
+    if not chosen:
+        return None
+    counts = sorted({seeds[task] for task in chosen})
+    note = f"Mean and one standard deviation over {' or '.join(map(str, counts))} seeds"
+    rows = -(-len(chosen) // 3)
+    fig, named = figure(9, 1.0 + 2.5 * rows, note), {}
+    names = {EAGER: EAGER_VERSION, COMPILE: f"{FAST_VERSION}, {COMPILE}"}
+    for i, task in enumerate(chosen, 1):
+        ax = fig.add_subplot(rows, 3, i, xlabel="million steps")
+        ax.set_title(f"{task[1]}\n{task[0]}", fontsize=9)
+        for column, name in names.items():
+            steps, _, mean, std = seeds_as_one(cases[task][column])
+            named[name] = band(ax, steps / 1e6, mean, std, COLOURS[column])
+    fig.axes[0].set_ylabel("return of an episode")
+    return legend(fig, named, 2)
+
+
+def write(folder: Path) -> None:
+    """The plots that there are records for."""
+    speeds, learning = of_today(read(folder / "throughput.jsonl")), read(folder / "learning.jsonl")
+    for name, fig in {
+        "speed": plot_speed(speeds),
+        "minutes": plot_minutes(learning),
+        "learning": plot_learning(learning),
+    }.items():
+        if fig:
+            fig.savefig(folder / f"{name}.png")

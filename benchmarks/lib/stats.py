@@ -1,0 +1,120 @@
+"""Numbers from records: medians and ratios over rounds, means, intervals and curves over seeds."""
+
+from statistics import median
+
+import numpy as np
+
+
+def groups(records: list[dict], *fields: str) -> dict[tuple, list[dict]]:
+    """Records by the values of these fields, in the order in which they first come."""
+    found: dict[tuple, list[dict]] = {}
+    for record in records:
+        found.setdefault(tuple(record.get(field) for field in fields), []).append(record)
+    return found
+
+
+def values(records: list[dict], field: str = "sps") -> list:
+    """Of the records that have the field."""
+    return [r[field] for r in records if r.get(field) is not None]
+
+
+def sps(runs: list[dict]) -> float:
+    """Median steps/s."""
+    return median(values(runs))
+
+
+def ratio(records: list[dict], base: list[dict]) -> float | None:
+    """Median over rounds of steps/s over the base's in the same round; None without one."""
+    base_sps = {r["round"]: r["sps"] for r in base}
+    ratios = [r["sps"] / base_sps[r["round"]] for r in records if r["round"] in base_sps]
+    return median(ratios) if ratios else None
+
+
+def times(records: list[dict], base: list[dict], form: str = "{:.2f}") -> str:
+    """The same as text, empty without one."""
+    found = ratio(records, base)
+    return "" if found is None else form.format(found)
+
+
+def phase_ms(runs: list[dict], phase: str) -> float:
+    """Median milliseconds of a phase in one iteration, after burn-in."""
+    found = []
+    for run in runs:
+        args = run["args"]
+        iterations = run["global_step"] // (args["num_envs"] * args["num_steps"])
+        found.append(1000 * run["phase_s"][phase] / (iterations - args["measure_burnin"]))
+    return median(found)
+
+
+def rounds(records: list[dict]) -> str:
+    """The fewest and the most rounds of these sessions: '5' or '3 to 5'."""
+    counts = {max(values(same, "round")) for same in groups(records, "session").values()}
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+
+def difference(a, b) -> np.ndarray:
+    """Mean of b minus mean of a, along the last axis."""
+    return np.mean(b, -1) - np.mean(a, -1)
+
+
+def bootstrap(statistic, *samples: list[float]) -> tuple[float, float]:
+    """95% interval of a statistic, each sample drawn anew with replacement 10,000 times."""
+    rng = np.random.default_rng(0)
+    drawn = [rng.choice(sample, (10_000, len(sample))) for sample in samples]
+    low, high = np.percentile(statistic(*drawn), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
+    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
+    seconds until then; mean and standard deviation of the returns since the last point."""
+    ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
+    seconds, rows = [], []
+    for steps, at, returns in (np.transpose(run["curve"]) for run in runs):
+        bins = np.searchsorted(ends, steps) - 1
+        means = {x: returns[bins == x].mean() for x in sorted({*bins})}
+        # where no episode ended, a line between its neighbours
+        rows.append(np.interp(range(points), list(means), list(means.values())))
+        seconds.append(np.interp(ends[1:], steps, at))
+    return np.array(
+        [ends[1:], np.mean(seconds, 0), np.mean(rows, 0), np.std(rows, 0, ddof=len(rows) > 1)]
+    )
+
+
+def permutation_p(a: list[float], b: list[float]) -> float:
+    """Two-sided p of the difference of means, from 20,000 random deals to sides of these sizes."""
+    deals = np.random.default_rng(0).permuted(np.tile([*a, *b], (20_000, 1)), axis=1)
+    found = abs(difference(deals[:, : len(a)], deals[:, len(a) :]))
+    return float((1 + (found >= abs(difference(a, b)) - 1e-9).sum()) / (1 + len(deals)))
+
+
+def spread(mean: float, std: float | None) -> str:
+    """Mean ± standard deviation."""
+    form = ",.0f" if abs(mean) >= 100 else ",.1f"
+    return f"{mean:{form}}" + (f" ± {std:{form}}" if std is not None else "")
+
+
+def mean_std(runs: list[dict]) -> tuple[float, float | None]:
+    """Mean return and its sample standard deviation over seeds, None of one seed."""
+    found = values(runs, "mean_return")
+    return float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else None
+
+
+def over_seeds(runs: list[dict]) -> str:
+    """Mean ± standard deviation; the number of seeds."""
+    if not runs:
+        return ""
+    return f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})"
+
+
+def after(run: dict, seconds: float) -> float | None:
+    """Mean return of the episodes that ended in the last 10 seconds up to this one of a run."""
+    found = [value for _, at, value in run["curve"] if seconds - 10 < at <= seconds]
+    return float(np.mean(found)) if found else None
+
+
+def seconds_to(target: float, run: dict) -> float:
+    """Seconds after which the mean return of 50,000 steps first got to the target; inf if none."""
+    steps, seconds, returns = np.array(run["curve"]).T
+    means = [returns[(steps > step - 50_000) & (steps <= step)].mean() for step in steps]
+    return float(np.where(np.array(means) >= target, seconds, np.inf).min())

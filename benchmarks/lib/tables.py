@@ -1,0 +1,497 @@
+"""What the records say, as Markdown tables and sentences."""
+
+import math
+import re
+from datetime import datetime
+from statistics import median
+
+import numpy as np
+from lib.choose import (
+    BFLOAT16,
+    BFLOAT16_TRICK,
+    CLEANRL,
+    COMPILE,
+    EAGER,
+    EAGER_VERSION,
+    ENOUGH,
+    FAST_VERSION,
+    GROUPS,
+    IN_PARALLEL,
+    LEANRL,
+    MACHINE,
+    MANY,
+    MINUTES,
+    NAMES,
+    PHASES,
+    PUBLISHED,
+    SB3,
+    SEEDS,
+    SITTING,
+    SOURCE,
+    TARGETS,
+    TRICKS,
+    WARM,
+    alone,
+    columns,
+    commits_of_old,
+    first_seeds,
+    label,
+    learned,
+    minutes,
+    newest,
+    on_front,
+)
+from lib.pairs import PAIRS
+from lib.records import as_of_today, pair, part
+from lib.stats import (
+    after,
+    bootstrap,
+    difference,
+    groups,
+    mean_std,
+    over_seeds,
+    permutation_p,
+    phase_ms,
+    ratio,
+    rounds,
+    seconds_to,
+    spread,
+    sps,
+    times,
+    values,
+)
+
+
+def rows_of(header: list[str], rows: list[list[str]], text: int = 1) -> str:
+    """A Markdown table, its first columns text, the others numbers and to the right."""
+    rule = [*["---"] * text, *["--:"] * (len(header) - text)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def cores(n: int) -> str:
+    """1 core, 2 cores."""
+    return f"{n} core{'s' if n > 1 else ''}"
+
+
+def machine(record: dict) -> str:
+    """A machine's short name."""
+    cpu = re.sub(r"\((R|TM)\)| (CPU|Processor|@.*)", "", record["cpu"])
+    return record["gpu"] or f"{cpu}, {cores(record['cores'])}"
+
+
+def when(records: list[dict]) -> str:
+    """The first and the last day."""
+    days = {r["date"][:10] for r in records}
+    return " to ".join(sorted({min(days), max(days)}))
+
+
+def place(records: list[dict]) -> str:
+    """Machines, dates and commits."""
+    machines = [
+        f"{gpu or 'no GPU'}, {cpu}, {cores(n)}" for cpu, n, gpu in groups(records, *MACHINE)
+    ]
+    commits = sorted({r["commit"] for r in records})
+    return f"{' and '.join(machines)}; {when(records)}; commit {', '.join(commits)}"
+
+
+def caption(records: list[dict], how: str) -> str:
+    versions = max(values(records, "versions"), key=len).items()
+    versions = ", ".join(f"{name} {version}" for name, version in versions)
+    commands = dict.fromkeys(values(records, "session_command"))
+    shown = ", ".join(f"`{command}`" for command in commands)
+    return f"*{place(records)}; {versions}; {how}.* {shown}".strip()
+
+
+def blocks(records: list[dict], table, says=lambda _: "") -> str:
+    """Of each of the newest sessions: title, what it says, table and caption."""
+    found = []
+    for same in newest(records):
+        if text := table(same):
+            how = f"medians of {rounds(same)} interleaved rounds"
+            title = f"`{same[0]['pair']}`, environments: {same[0]['num_envs']}. {says(same)}"
+            found.append(f"{title.strip()}\n\n{text}\n\n{caption(same, how)}")
+    return "\n\n".join(found)
+
+
+def of_systems(same: list[dict]) -> dict[str, list[dict]]:
+    """A session's runs by system, in the order of the tables: ours, then other people's."""
+    found = {name: runs for name, (runs, _) in columns(same, sps).items()}
+    names = {EAGER: EAGER_VERSION, COMPILE: FAST_VERSION, BFLOAT16: f"{FAST_VERSION}, bfloat16"}
+    order = [EAGER, COMPILE, BFLOAT16, SB3, CLEANRL, LEANRL, f"{LEANRL} --compile"]
+    # beside 64 environments they have no script
+    order = order[:4] if same[0]["pair"] == MANY else order
+    return {names.get(name, name): found[name] for name in order if name in found}
+
+
+def speeds(sessions: list[list[dict]]) -> str:
+    """Steps/s of one sitting, a row a system."""
+    rows = []
+    for same in sessions:
+        systems = of_systems(same)
+        eager = systems.get(EAGER_VERSION, [])
+        simulator = [r for r in same if r["variant"] == "simulator"]
+        for name, runs in systems.items():
+            row = [f"`{same[0]['pair']}`", name, f"{float(f'{sps(runs):.3g}'):,.0f}"]
+            rows.append([*row, times(runs, eager), times(runs, simulator)])
+    shown = [r for same in sessions for r in same]
+    how = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
+    how += commits_of_old(shown, "; by the scripts of commit {}")
+    alone = {
+        same[0]["pair"]: values([r for r in same if r["variant"] == "simulator"])
+        for same in sessions
+    }
+    apart = {name: max(found) / min(found) - 1 for name, found in alone.items() if found}
+    shared = ", ".join(f"`{name}` by {x:.0%}" for name, x in apart.items() if x > 0.1)
+    if shared:
+        how += f"; the simulator's own speed differed between rounds of {shared}"
+    header = ["script", "system", "steps/s", "times eager", "of the simulator"]
+    return f"{rows_of(header, rows, text=2)}\n\n*{how}.*"
+
+
+def speedup(sessions: list[list[dict]]) -> str:
+    """By how much fast versions are faster than eager ones, from the least pair to the most."""
+    cases = [of_systems(same) for same in sessions]
+    both = [x for x in cases if {EAGER_VERSION, FAST_VERSION} <= x.keys()]
+    found = sorted(ratio(x[FAST_VERSION], x[EAGER_VERSION]) for x in both)
+    if not found:
+        return ""
+    ends = " to ".join(dict.fromkeys(f"{x:.2g}" for x in (found[0], found[-1])))
+    text = f"Over all pairs, a fast version with `--compile` makes {ends} times as many steps per "
+    text += "second as its eager version"
+    old = commits_of_old([r for same in sessions for r in same], ", by the scripts of commit {}")
+    return f"{text}{old}."
+
+
+def took(runs: list[dict]) -> str:
+    """Median minutes."""
+    return f"{median(values(runs, 'seconds')) / 60:.2g}"
+
+
+def million_rows(records: list[dict], methods) -> list[list[str]]:
+    """A row a method: minutes and returns of the first seeds in each environment."""
+    panels, rows = minutes(records), []
+    for name in methods:
+        row = [name]
+        for found in panels.values():
+            runs = found.get(name, [])
+            seeds = first_seeds(records, runs[0]) if runs else []
+            few = f" ({len(seeds)} seed{'s' * (len(seeds) > 1)})" * (len(seeds) < SEEDS)
+            row += [took(runs), spread(*mean_std(seeds)) + few] if runs else ["", ""]
+        rows.append(row)
+    return [row for row in rows if any(row[1:])]
+
+
+def thesis(records: list[dict]) -> str:
+    """What the project claims: minutes and returns of all systems with equal hyper-parameters on
+    one core; apart from it, what 64 environments bring."""
+    panels = minutes(records)
+    methods = panels.get(next(iter(panels), ""), {})
+    many = next(iter(IN_PARALLEL))
+    if not {FAST_VERSION, EAGER_VERSION, CLEANRL, many} <= methods.keys():
+        return ""
+    env_id = next(iter(panels))
+
+    def ends(name):
+        return spread(*mean_std(first_seeds(records, methods[name][0])))
+
+    text = f"On one CPU core, the fast version trains 1M steps of {env_id} in "
+    text += f"**{took(methods[FAST_VERSION])} minutes** and ends at {ends(FAST_VERSION)}. "
+    text += f"CleanRL, with the same hyper-parameters, takes **{took(methods[CLEANRL])} minutes** "
+    text += f"and ends at {ends(CLEANRL)}."
+    header = ["same hyper-parameters, one core"]
+    for name in panels:
+        header += [f"{name}, minutes", "return"]
+    of_all = [r for found in panels.values() for runs in found.values() for r in runs]
+    seeds = sorted({r["seed"] for r in of_all})
+    timed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    how = f"{machine(of_all[0])}, {when(of_all)}. Minutes: from the start of the process, "
+    how += f"compiling included, of {timed}. Returns: mean of the last 100 episodes, ± standard "
+    how += f"deviation over seeds 1 to {SEEDS}"
+    apart = ["64 environments in parallel, hyper-parameters of their own", *header[1:]]
+    tables = [(header, MINUTES), (apart, IN_PARALLEL)]
+    parts = [text, *(rows_of(head, million_rows(records, names)) for head, names in tables)]
+    return "\n\n".join([*parts, f"*{how}.*"])
+
+
+def thesis_commands(records: list[dict]) -> str:
+    """The commands that made the thesis's runs, each with a core to itself."""
+    runs = [r for found in minutes(records).values() for same in found.values() for r in same]
+    commands = dict.fromkeys(r["session_command"] for r in runs)
+    return "```bash\n" + "\n".join(commands) + "\n```"
+
+
+def pays(records: list[dict]) -> str:
+    """From which number of steps on compiling pays with 64 environments."""
+    panels = minutes(records)
+    if not panels:
+        return ""
+    env_id, methods = next(iter(panels.items()))
+    fast, eager = (methods.get(name) for name in IN_PARALLEL)
+    if not fast or not eager:
+        return ""
+    wait = median(values(fast, "startup_s")) - median(values(eager, "startup_s"))
+    gained = 1 / sps(eager) - 1 / sps(fast)  # seconds a step
+    text = f"With 64 environments and {env_id}, compiling takes {wait:.0f} s at the start. "
+    if gained <= 0:
+        return f"{text}The fast version is then no faster."
+    return f"{text}It pays from {wait / gained / 1e6:.2g}M steps on."
+
+
+def returns(records: list[dict]) -> str:
+    """Returns after as many steps as CleanRL has published: a row an environment and system, of the
+    machine with most seeds, SEEDS or more."""
+    best: dict[tuple, list[dict]] = {}
+
+    def rank(runs):  # most seeds, of as many the newest
+        return len(runs), max((r["date"] for r in runs), default="")
+
+    finished = [r for same in learned(records) for r in same if not r["cut"]]
+    for (env_id, variant, of_pair, _), same in groups(
+        finished, "env_id", "variant", "pair", "cpu"
+    ).items():
+        steps = PUBLISHED.get(env_id, (0, 0, 0))[2]
+        same = sorted((r for r in same if r["total_timesteps"] == steps), key=lambda r: r["date"])
+        runs = list({r["seed"]: r for r in same}.values())  # of one made twice the last
+        name = NAMES.get(variant, variant)
+        if variant.startswith("ppo"):
+            script, mode, flags = part(variant)
+            if flags or mode not in ("", "compile") or (script != of_pair) != (mode == "compile"):
+                continue  # neither the eager version nor the fast one by default flags
+            name = f"`{of_pair}`, {'fast' if mode else 'eager'}"
+        before = best.get((env_id, name), [])
+        if len(runs) >= SEEDS and name != WARM and rank(runs) > rank(before):
+            best[env_id, name] = runs
+    rows = []
+    for env_id, (mean, std, _) in PUBLISHED.items():
+        found = {name: runs for (of_env, name), runs in best.items() if of_env == env_id}
+        for name, runs in sorted(found.items(), key=lambda one: (one[0][0] != "`", one[0])):
+            cells = [spread(*mean_std(runs)), str(len(runs)), machine(runs[0]).partition(",")[0]]
+            rows.append([env_id, name, *cells])
+        if found:
+            rows.append([env_id, f"CleanRL, [published]({SOURCE})", spread(mean, std), "3", ""])
+    return rows_of(["environment", "system", "return", "seeds", "machine"], rows, text=2)
+
+
+def which(records: list[dict]) -> str:
+    """The front page's choice of a script: what it is for, and what a run of its fast version came
+    to, on the machine of the newest of them, with the minutes of its last sitting."""
+    rows = []
+    of_front = [r for same in learned(records) for r in same if on_front(r)]
+    for name, about in PAIRS.items():
+        runs = [r for r in of_front if r["pair"] == name]
+        cells = ["", "", ""]
+        if runs:
+            last = max(runs, key=lambda r: r["date"])
+            same = [r for r in runs if machine(r) == machine(last)]
+            cells = [f"{about.env_id}, {about.steps / 1e6:g}M steps", over_seeds(same)]
+            cells += [f"{took(last_sitting(same))}, {cores(last['cores'])}"]
+        rows.append([f"[`{name}`](ppo/README.md#{name})", about.purpose, *cells])
+    header = ["script", "for", "fast version on", "return", "minutes"]
+    return rows_of(header, rows, text=3)
+
+
+def last_sitting(runs: list[dict]) -> list[dict]:
+    """Those that ended within SITTING before the last one."""
+    ended = [datetime.fromisoformat(r["date"]) for r in runs]
+    return [r for r, end in zip(runs, ended, strict=True) if max(ended) - end <= SITTING]
+
+
+def gains(same: list[dict]) -> dict[str, tuple[str, str]]:
+    """Of one pair's ablation: {trick: (speed over the eager version's with only this trick, speed
+    over the fast version's with all but this)}, empty where it was not measured."""
+    cases = groups(same, "group", "label")
+    eager, full = cases.get(("", "eager file"), []), cases.get(("", "fast file, all on"), [])
+    two = cases.get(("two", "fast file, all on"), [])
+    found = {}
+    for trick, (on, off) in TRICKS.items():
+        only, without = cases.get(("on", on), []), cases.get(("off", off), [])
+        pair = times(only, eager), times(without, full)
+        if trick == BFLOAT16_TRICK:
+            pair = "", times(full, cases.get(("", on), []))  # all on are with it
+        elif ("two", off) in cases:
+            pair = "", times(cases["two", off], two)
+        if any(pair):
+            found[trick] = pair
+    if any("channels" in (label or "") for _, label in cases):  # pixels: it has a row with both
+        found.pop("compiled gradients", None)
+    return found
+
+
+def tricks(records: list[dict]) -> str:
+    """What each optimisation buys, a row a pair and trick."""
+    rows = [
+        [f"`{same[0]['pair']}`", trick, *pair]
+        for same in newest(records)
+        for trick, pair in gains(same).items()
+    ]
+    how = f"{machine(records[0])}, {when(records)}; medians of {rounds(records)} interleaved rounds"
+    how += commits_of_old(records, "; by the scripts of commit {}")
+    table = rows_of(["script", "optimisation", "only this", "all but this"], rows, text=2)
+    return f"{table}\n\n*{how}.*"
+
+
+def trick_ranges(records: list[dict], pixels: bool) -> str:
+    """The same over the pairs of one kind, from the least to the most; those with an LSTM apart."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for same in newest(records):
+        name = same[0]["pair"]
+        if ("atari" in name) == pixels:
+            for trick, pair in gains(same).items():
+                memory = " (with an LSTM)" * ("lstm" in name and "LSTM" not in trick)
+                found.setdefault(trick + memory, []).append(pair)
+
+    def ends(cells):
+        cells = sorted(filter(None, cells))
+        return " to ".join(dict.fromkeys([*cells[:1], *cells[-1:]]))
+
+    rows = [[trick, *map(ends, zip(*pairs, strict=True))] for trick, pairs in found.items()]
+    return rows_of(["optimisation", "only this", "all but this"], rows)
+
+
+def gain(records: list[dict]) -> str:
+    """What a session of one pair says: fast over eager, and the share of the simulator's steps/s;
+    of an ablation, which of the tricks alone is missed most."""
+    cases = columns([r for r in records if not r.get("group")], sps)
+    if EAGER not in cases or COMPILE not in cases:
+        return ""
+    fast = cases[COMPILE][0]
+    simulator = cases.get(NAMES["simulator"], ([], ""))[0]
+    text = f"{COMPILE} runs {times(fast, cases[EAGER][0], '{:.1f}')} times as fast as eager"
+    text += times(fast, simulator, ", at {:.2f} of the simulator's speed")
+    off = groups([r for r in records if r.get("group") == "off"], "label")
+    cost = {label: ratio(runs, fast) for (label,), runs in off.items()}
+    worst = min(cost, key=cost.get, default=None)
+    return text + (f"; {worst}: {cost[worst]:.2f} of that." if worst else ".")
+
+
+def cases_table(records: list[dict]) -> str:
+    """Of one session, pair and number of environments: each case's steps/s, start-up and phases."""
+    eager = [r for r in records if r["variant"] == r["pair"] and not r.get("group")]
+    base, of_base = [r for r in records if r["variant"] == "simulator"], "of the simulator"
+    if full := [r for r in records if r.get("label") == "fast file, all on" and not r["group"]]:
+        base, of_base = full, "of all on"
+    rows = []
+    for (group,), same in groups(records, "group").items():
+        rows += [[f"**{GROUPS[group]}**"]] if group else []
+        for (variant, name), runs in groups(same, "variant", "label").items():
+            row = [name or label(variant), f"{sps(runs):,.0f}"]
+            row += [f"{min(values(runs)):,.0f} to {max(values(runs)):,.0f}"]
+            row += [times(runs, base), times(runs, eager)]
+            starts = [values(same, "startup_s") for same in groups(runs, "cold_cache").values()]
+            ms = [f"{phase_ms(runs, phase):.1f}" for phase in PHASES if "phase_s" in runs[0]]
+            rows.append([*row, " / ".join(f"{median(s):.1f}" for s in starts if s), " + ".join(ms)])
+    header = ["", "steps/s", "least to most", of_base, "of eager", "start-up, s"]
+    return rows_of([*header, f"{' + '.join(PHASES)}, ms"], rows)
+
+
+def floors_table(records: list[dict]) -> str:
+    """Of one ablation and one pair: a lower bound of an iteration's time beside what was measured.
+
+    Its simulator, arithmetic and bytes over the bus, one after the other, at the rates that the
+    machine showed in the same session. Empty where none was measured.
+    """
+    floors, rows = [r for r in records if "flops_acting" in r], []
+    for (group, name), runs in groups(records if floors else [], "group", "label").items():
+        if group != "":
+            continue
+        need, args, device = floors[0], runs[0]["args"], runs[0]["device"]
+        dtype = "bfloat16" if args.get("bfloat16") else "float32"
+        rate = median(r["flops_per_s"][device][dtype] for r in floors)
+        bus_rate = median(values(floors, "bus_bytes_per_s")) if device == "cuda" else math.inf
+        work = (need["flops_acting"] / rate, need["bus_bytes"] / bus_rate)
+        seconds = [1 / sps(floors), *work, need["flops_learning"] / rate]  # of a step
+        ms = [f"{1000 * args['num_envs'] * args['num_steps'] * s:.1f}" for s in seconds]
+        row = [name, f"{phase_ms(runs, 'rollout'):.1f}", *ms[:3]]
+        row += [f"{phase_ms(runs, 'update'):.1f}", ms[3], f"{rate / 1e9:,.0f}"]
+        rows.append([*row, f"{sps(runs):,.0f}", f"{sps(runs) * sum(seconds):.2f}"])
+    header = ["", "rollout, ms", "simulator", "acting", "bus", "update, ms", "learning", "10⁹/s"]
+    return rows_of([*header, "steps/s", "of the bound's"], rows) if rows else ""
+
+
+def ranks_table(records: list[dict]) -> str:
+    """Of one session and number of environments: the data-parallel pair's ranks and its parent."""
+    rows, cases = [], groups(records, "variant", "ranks")
+    for (variant, ranks), runs in cases.items():
+        mode = variant.partition(":")[2]
+        (alone,) = (x for (name, n), x in cases.items() if not n and name.partition(":")[2] == mode)
+        shares = values(runs, "all_reduce_share")
+        row = [label(variant), str(ranks or "parent"), f"{sps(runs):,.0f}"]
+        row += [f"{min(values(runs)):,.0f} to {max(values(runs)):,.0f}", times(runs, alone)]
+        ms = [f"{phase_ms(runs, phase):.1f}" for phase in PHASES]
+        rows.append([*row, f"{100 * median(shares):.0f}%" if shares else "", " + ".join(ms)])
+    header = ["", "ranks", "steps/s", "least to most", "of the parent", "in all_reduce"]
+    return rows_of([*header, f"{' + '.join(PHASES)}, ms"], rows)
+
+
+def task(runs: list[dict], records: list[dict]) -> list[str]:
+    """The first cells of a row: what was learned, where if there are several machines, and in how
+    many steps; of runs that were cut, after the fewest and the most of the schedule's."""
+    ends = [f"{step:,}" for step in sorted({r["global_step"] for r in runs if r["cut"]})]
+    some = f"{' to '.join(ends[:1] + ends[1:][-1:])} of " if ends else ""
+    where = f", {machine(runs[0])}" if len(groups(records, *MACHINE)) > 1 else ""
+    return [runs[0]["env_id"] + where, f"{some}{runs[0]['total_timesteps']:,}"]
+
+
+def target_table(records: list[dict]) -> str:
+    """Seconds to a task's target return, of all runs that had two cores to themselves; and what the
+    last checkpoint scored, if it was asked to play."""
+    rows = []
+    for same in learned([r for r in alone(records) if r["env_id"] in TARGETS]):
+        target = TARGETS[same[0]["env_id"]]
+        for (variant,), runs in groups(same, "variant").items():
+            found = [seconds_to(target, run) for run in runs]
+            times = [f"{s:,.0f}" if s < np.inf else "not reached" for s in (median(found), *found)]
+            each = ", ".join(f"{r['seed']}: {s}" for r, s in zip(runs, times[1:], strict=True))
+            games = [(r["seed"], r["eval"]) for r in runs if "eval" in r]
+            form = "{0}: {mean:,.2f} ± {std:,.2f} ({episodes} episodes)".format
+            end = ", ".join(form(seed, **found) for seed, found in games)
+            row = [label(variant), *task(runs, records), f"{target:,}", times[0], each]
+            rows.append([*row, end])
+    return rows_of(["", "", "steps", "return", "s, median", "each seed", "at the end"], rows)
+
+
+def scaling_table(records: list[dict]) -> str:
+    """Of what was learned with other numbers of environments, and today's defaults for the rest:
+    steps/s, returns at equal seconds."""
+    rows, times = [], (30, 45, 60)
+    sizes = {"--num-envs", "--num-steps", "--num-minibatches"}
+    with_n = [r for r in records if {"--num-envs"} <= {*part(r["variant"])[2][::2]} <= sizes]
+    of_today = [r for r in with_n if as_of_today(r) == r["variant"] and not r["until"]]
+    for same in learned(of_today):
+        cases = groups(same, "variant").values()
+        if len(cases) == 1:
+            continue
+        for runs in sorted(cases, key=lambda runs: runs[0]["args"]["num_envs"]):
+            args = runs[0]["args"]
+            row = [same[0]["env_id"], f"{args['num_envs']} x {args['num_steps']}"]
+            row += [str(args["num_minibatches"]), f"{sps(runs):,.0f}"]
+            for seconds in times:
+                found = [x for x in (after(run, seconds) for run in runs) if x is not None]
+                row.append(f"{np.mean(found):,.0f}" if found else "")
+            rows.append([*row, over_seeds(runs)])
+    header = ["", "N x T", "minibatches", "steps/s"]
+    return rows_of([*header, *(f"after {s} s" for s in times), "at the end"], rows)
+
+
+def learning_table(records: list[dict]) -> str:
+    """Each script's returns over seeds, and by how much its mean differs from its eager version's:
+    with a bootstrap interval, and with a permutation test's p where there are enough seeds. Runs
+    that were cut ended at steps of their own, and are not compared."""
+    rows = []
+    for same in learned(records):
+        cases = groups(same, "variant")
+        for (variant,), runs in cases.items():
+            compared = variant != pair(variant) and not runs[0]["cut"]
+            eager = cases.get((pair(variant),), []) if compared else []
+            a, b, apart = values(eager, "mean_return"), values(runs, "mean_return"), ""
+            if min(len(a), len(b)) > 1:
+                low, high = bootstrap(difference, a, b)
+                apart = f"{difference(a, b):+,.1f} [{low:+,.1f} to {high:+,.1f}]"
+            if min(len(a), len(b)) >= ENOUGH:
+                apart += f", p = {permutation_p(a, b):.3f}"
+            each = ", ".join(f"{r['seed']}: {r['mean_return']:,.1f}" for r in runs)
+            first = [*task(runs, records), label(variant)]
+            rows.append([*first, over_seeds(runs), each, apart])
+    return rows_of(
+        ["", "steps", "script", "return", "each seed", "minus eager [95% interval]"], rows
+    )

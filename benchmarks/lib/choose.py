@@ -39,7 +39,6 @@ TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")
 SEEDS = 3  # of a figure on the front page, at least
 ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
 SITTING = timedelta(hours=6)  # between the first and the last session's start
-DAY = timedelta(days=1)  # between the first and the last end of runs that take hours together
 ONE, MANY = "ppo_continuous_action", "ppo_continuous_action_envpool"
 FAST_VERSION, EAGER_VERSION = "fast version", "eager version"
 WARM = f"{LEANRL} --compile, warm cache"
@@ -200,7 +199,7 @@ def million(records: list[dict]) -> list[dict]:
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
     """{environment: {method: its runs}} of the newest sitting: one machine, each run with a core to
-    itself, within SITTING before the last one's end."""
+    itself, within SITTING before the last one's end; of the seeds that all methods have there."""
     runs = [r for r in million(records) if r["cores"] == 1]
     if not runs:
         return {}
@@ -208,6 +207,8 @@ def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
     end = datetime.fromisoformat(last["date"])
     runs = [r for r in runs if end - datetime.fromisoformat(r["date"]) <= SITTING]
     runs = [r for r in runs if all(r[x] == last[x] for x in MACHINE)]
+    seeds = [{r["seed"] for r in same} for same in groups(runs, "method", "env_id").values()]
+    runs = [r for r in runs if r["seed"] in set.intersection(*seeds)]
     panels = {}
     for env_id in MINUTES_ENVS:
         methods = groups([r for r in runs if r["env_id"] == env_id], "method")

@@ -156,8 +156,8 @@ def speedup(sessions: list[list[dict]]) -> str:
     if not found:
         return ""
     ends = " to ".join(dict.fromkeys(f"{x:.2g}" for x in (found[0], found[-1])))
-    text = f"Over all pairs, a fast version with `--compile` makes {ends} times as many steps per "
-    text += "second as its eager version"
+    text = f"Over the {len(found)} pairs of the left picture, a fast version with `--compile` "
+    text += f"makes {ends} times the steps per second of its eager version"
     old = commits_of_old([r for same in sessions for r in same], ", by the scripts of commit {}")
     return f"{text}{old}."
 

@@ -223,6 +223,7 @@ if iteration == 3:
 def test_handlers_are_put_back(tmp_path):
     signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     before = {signum: signal.getsignal(signum) for signum in signals}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, which these tests may run, ignored
     argv, sys.argv = sys.argv, ["ppo.py", *TINY, "--no-cuda", "--runs-dir", str(tmp_path)]
     streams = sys.stdout, sys.stderr
     try:

@@ -105,11 +105,12 @@ class Discrete:
 
         envs = gym.vector.SyncVectorEnv([make_env] * len(seeds))
         self.action_space = envs.single_action_space
-        return envs, envs.reset(seed=seeds)[0]
+        obs, self.info = envs.reset(seed=seeds)
+        return envs, obs
 
     def step(self, envs, actions):
         """One step: observations, raw rewards, (M,), and whose game is over, (M,) bool."""
-        obs, rewards, terminated, truncated, _ = envs.step(actions)
+        obs, rewards, terminated, truncated, self.info = envs.step(actions)
         return obs, rewards, terminated | truncated
 
     def logits(self, obs):
@@ -142,6 +143,15 @@ class Discrete:
     def frame(self, envs):
         """(height, width, 3) uint8."""
         return envs.render()[0]
+
+
+class Masked(Discrete):
+    """Plays an environment of Gymnasium's that gives masks with the networks of ppo_masked."""
+
+    def logits(self, obs):
+        """(M, D) -> (M, A) float32; what info["action_mask"] forbids has probability 0."""
+        mask = torch.from_numpy(self.info["action_mask"] != 0)  # (M, A), came with obs
+        return torch.where(mask, super().logits(obs), -1e8)
 
 
 class Continuous(Discrete):
@@ -340,6 +350,7 @@ class AtariLSTM(Memory, Atari):
 
 PLAYERS = {  # by a checkpoint's format
     "ppo 2": Discrete,
+    "ppo_masked 1": Masked,
     "ppo_lstm 1": DiscreteLSTM,
     "ppo_atari 1": AtariALE,
     "ppo_atari_envpool 2": Atari,

@@ -180,7 +180,10 @@ def kind(name):
 
 
 def task(name):
-    """Its kind, or "many" where EnvPool simulates MuJoCo, "ale" where ALE simulates itself."""
+    """Its kind, or "many" where EnvPool simulates MuJoCo, "ale" where ALE simulates itself,
+    "masked" where environments say which actions are possible."""
+    if "masked" in name:
+        return "masked"
     if "envpool" in name:
         return "many" if "continuous" in name else kind(name)
     return "ale" if "atari" in name else kind(name)
@@ -197,6 +200,11 @@ def memory(name, steps, envs, device="cpu"):
     shape = (2, envs, 128) if kind(name) == "atari" else (2, 2, envs, 64)
     states = torch.zeros((steps + 2, *shape), device=device)
     return (states,), (states[0],)
+
+
+def seen(name, rows):
+    """What a network without a memory takes of rows of the storage."""
+    return (rows["obs"], rows["masks"]) if "masked" in name else (rows["obs"],)
 
 
 def random_storage(name, steps, envs, seed=0):
@@ -229,6 +237,10 @@ def random_storage(name, steps, envs, seed=0):
     }
     if "lstm" in name:
         storage["dones"] = dones.clone()
+    if "masked" in name:  # what was done was possible; at an end nothing is
+        possible = torch.rand((*shape, choices), generator=rng) < 0.5
+        possible |= torch.nn.functional.one_hot(actions, choices).bool()
+        storage["masks"] = possible & (dones == 0).unsqueeze(-1)
     if "multigpu" in name:
         storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)
     return storage, torch.randn(shape, generator=rng), dones, terminations

@@ -71,6 +71,23 @@ def categorical(p, logits, noise=None, actions=None):
     return actions, log_probs[range(len(actions)), actions], -(log_probs.exp() * log_probs).sum(1)
 
 
+def two_with_mask(p, obs, memory):
+    """obs (M, D) and a mask (M, A) behind it -> logits and mask (M, 2 A), values (M,)."""
+    obs, mask = obs.split([p["actor.0.weight"].shape[1], len(p["actor.4.bias"])], 1)
+    logits, value, memory = two_perceptrons(p, obs, memory)
+    return torch.hstack([logits, mask]), value, memory
+
+
+def possible(p, head, noise=None, actions=None):
+    """As categorical, of the actions that a mask allows; of all, equally, where it allows none."""
+    logits, mask = head.chunk(2, 1)
+    weights = torch.where(mask.any(1, keepdim=True), mask * logits.exp(), 1)
+    probs = weights / weights.sum(1, keepdim=True)
+    actions = (noise / probs).argmin(1) if actions is None else actions
+    surprise = -torch.where(probs > 0, probs, 1).log()
+    return actions, -surprise[range(len(actions)), actions], (probs * surprise).sum(1)
+
+
 def gaussian(p, mean, noise=None, actions=None):
     """Actions, their log-densities, entropies."""
     log_std = p["actor_logstd"][0]
@@ -160,6 +177,32 @@ class Gymnasium:
 
     def anew(self, iteration, state):
         return state, []
+
+
+class WithMask:
+    """A single environment of Gymnasium's, its mask behind its observations."""
+
+    def __init__(self, env_id):
+        self.env = gym.make(env_id, disable_env_checker=True)
+        self.action_space = self.env.action_space
+
+    def reset(self, **more):
+        obs, info = self.env.reset(**more)
+        return (np.hstack([obs, info["action_mask"]]),)
+
+    def step(self, action):
+        obs, *rest, info = self.env.step(action)
+        return np.hstack([obs, info["action_mask"]]), *rest
+
+
+class Masked(Gymnasium):
+    """The same, of environments that say which actions are possible."""
+
+    def begin(self, env_id, seeds):
+        envs = [WithMask(env_id) for _ in seeds]
+        return envs, np.stack(
+            [env.reset(seed=int(x))[0] for env, x in zip(envs, seeds, strict=True)]
+        )
 
 
 class Single:

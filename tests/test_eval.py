@@ -23,6 +23,7 @@ from helpers import (
     run_main,
     run_script,
     said,
+    seen,
     spaces,
     task,
 )
@@ -35,6 +36,7 @@ GAMES = {  # that are short under an agent that has learned nothing, by task
     "ale": "ALE/Breakout-v5",
     "continuous": "Hopper-v4",
     "many": "Hopper-v4",
+    "masked": "Doors-v0",
     "": "CartPole-v1",
 }
 SHORT = {eager: GAMES[task(eager)] for eager, _ in PAIRS if "multigpu" not in eager}
@@ -78,7 +80,10 @@ def test_the_network_is_the_agents(pair):
             rows, (state,) = storage["obs"].flatten(0, 1), memory(pair[0], 5, 2)[1]
             expected = [agent(rows, storage["dones"].flatten(), state)[0].unflatten(0, (6, 2))]
         else:
-            expected = agent(obs)[:-1]  # without the value
+            rows = {key: rows[0] for key, rows in storage.items()}
+            expected = agent(*seen(pair[0], rows))[:-1]  # without the value
+    if "masked" in pair[0]:
+        player.info = {"action_mask": storage["masks"][0].numpy()}
     if "lstm" in pair[0]:
         player.lstm_state, found = state[0] if state.dim() == 4 else state, []
         for obs, done in zip(storage["obs"], storage["dones"].bool(), strict=True):

@@ -5,12 +5,12 @@ import re
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import FAST, SCRIPTS, TINY, insert, kind, load, run_main, scalars, task
+from helpers import FAST, SCRIPTS, TINY, insert, kind, load, run_main, scalars, seen, task
 
 import torch
 from torch.distributions import Categorical, Normal
 
-ON_GYMNASIUM = [name for name in SCRIPTS if task(name) in ("", "continuous")]
+ON_GYMNASIUM = [name for name in SCRIPTS if task(name) in ("", "masked", "continuous")]
 each = pytest.mark.parametrize("name", ON_GYMNASIUM)
 each_continuous = pytest.mark.parametrize("name", [x for x in ON_GYMNASIUM if kind(x)])
 
@@ -18,7 +18,7 @@ each_continuous = pytest.mark.parametrize("name", [x for x in ON_GYMNASIUM if ki
 class Counter(gym.Env):
     """Counts its steps, pays as many or 1 for each, and ends after `length` of them.
 
-    Takes the actions of the script that is tested.
+    Takes the actions of the script that is tested, all of which are possible.
     """
 
     discrete = False
@@ -33,7 +33,7 @@ class Counter(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.t, self.total = 0, 0 if seed is not None else self.total
-        return np.zeros(1, dtype=np.float32), {}
+        return np.zeros(1, dtype=np.float32), {"action_mask": np.ones(3, np.int8)}
 
     def step(self, action):
         assert self.action_space.contains(action), "clipped to the space"
@@ -41,7 +41,8 @@ class Counter(gym.Env):
         self.total += 1
         end = self.t == self.length
         obs = np.full(1, self.t, dtype=np.float32)
-        return obs, self.pay(self.total), end and self.terminal, end and not self.terminal, {}
+        info = {"action_mask": np.ones(3, np.int8)}
+        return obs, self.pay(self.total), end and self.terminal, end and not self.terminal, info
 
 
 class DictCounter(Counter):
@@ -198,7 +199,7 @@ def test_rows_are_of_the_policy_that_acted(name, tmp_path):
                 logits, values, _ = agent(run.obs, run.storage["dones"], run.lstm_states[0])
                 head = [logits]
             else:
-                *head, values = agent(run.storage["obs"])
+                *head, values = agent(*seen(name, run.storage))
         close = dict(rtol=1e-5, atol=1e-5)
         actions = run.storage["actions"]
         if Counter.discrete:

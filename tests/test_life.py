@@ -11,6 +11,7 @@ import sys
 import time
 from functools import partial
 
+import doors  # noqa: F401, registers Doors-v0
 import envpool
 import gymnasium as gym
 import numpy as np
@@ -39,6 +40,7 @@ SHORT = {
     "ale": [],
     "many": ["--env-id", "Pendulum-v1"],
     "continuous": ["--env-id", "Short-v0"],
+    "masked": ["--env-id", "Doors-v0"],
     "": ["--env-id", "ShortPole-v0"],
 }
 
@@ -110,6 +112,14 @@ if iteration == 3:
     obs_rms.update(next_obs)
     obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
     episode_returns, episode_lengths, discounted = np.zeros((3, N))
+    host[:] = 0
+""",
+    "masked": """
+if iteration == 3:
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N).tolist()
+    next_obs, info = envs.reset(seed=seeds)
+    obs[T], masks[T] = torch.from_numpy(next_obs), action_masks(envs, info)
+    episode_returns, episode_lengths = np.zeros((2, N))
     host[:] = 0
 """,
     "": """

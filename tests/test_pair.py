@@ -17,7 +17,7 @@ IDEAS = {
     "Args": "flags and defaults are CleanRL's for that script",
     "make_envs": "who simulates",
     "Agent": "the network suits what is seen and done",
-    "act": "the distribution of the actions",
+    "act": "the distribution of the actions; what is possible",
     "compute_gradients": "the distribution of the actions; whole environments for a memory",
     "parse_args": "of several processes on a machine one speaks",
     "open_run": "of several processes one writes",

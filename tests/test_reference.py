@@ -11,6 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
+import doors  # noqa: F401, registers Doors-v0
 import envpool
 import gymnasium as gym
 import numpy as np
@@ -261,6 +262,19 @@ JOBS = {
             target_kl=0.0005,
         ),
     ),
+    "masked": Job(
+        **CARTPOLE | dict(
+            script="ppo_masked", network=reference.two_with_mask, policy=reference.possible,
+            games=reference.Masked,
+            start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (5, 64)]",
+        ),
+        patch=(gym, "make", gym.make),
+        flags=ON | dict(
+            seed=1, env_id="Doors-v0", num_envs=4, num_steps=24, total_timesteps=300,
+            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
+            target_kl=0.001,
+        ),
+    ),
     "lstm": Job(
         **CARTPOLE | dict(script="ppo_lstm", network=reference.two_memories),
         memory=(64, 4),
@@ -371,6 +385,12 @@ def close(found, expected, tolerance, what):
     np.testing.assert_allclose(found, expected, 0, atol, equal_nan=False, err_msg=what)
 
 
+def behind(trace):
+    """A rollout's observations, with the masks behind them where there are some, as the reference
+    has them."""
+    return torch.cat([trace["obs"], trace["masks"]], -1) if "masks" in trace else trace["obs"]
+
+
 def check(job, runs_dir, edit=None):
     """Runs a script, replays it and compares; returns the run and what the reference found."""
     h, T, curves = job.h, job.h.num_steps, {}
@@ -381,6 +401,7 @@ def check(job, runs_dir, edit=None):
         found = []
         for trace, expected in zip(run.trace, job.replay(run), strict=True):
             found.append(expected)
+            trace["obs"] = behind(trace)
             valid = ~expected["over"][:T]
             rewards, dones, terminations, *_ = trace["host"]
             for what, a, b in (
@@ -441,6 +462,9 @@ def test_script_follows_the_reference(name, tmp_path):
     assert (dones & ~ends).any() and not borders.all(), "time limits, an episode across a border"
     if name != "cheetah_run":  # whose games end together, in the middle, by their limit
         assert ends.any() and borders.any(), "terminations, an end right at a border"
+    if name == "masked":
+        counts = np.stack([x["obs"][..., -5:].sum(-1) for x in found])  # (3, T + 1, N)
+        assert (counts[~dones] == 1).any() and (counts[dones] == 0).any() and counts.max() == 5
     if name == "lstm_atari":
         assert dones[1:, 0].any() and dones[:, -2].any(), "ends in a rollout's first and last row"
         assert dones[:, :-1].sum(1).max() > 1, "two in one"
@@ -485,7 +509,7 @@ def check_resumed(job, runs_dir, edit=None):
     if job.normalise:
         obs = kept[0].norm(obs, kept[0].seen, obs, 1)
         reward = kept[0].norm(reward, kept[0].sums, reward, 0)
-    close(trace["obs"][0], obs, job.tolerance, "the first observation")
+    close(behind(trace)[0], obs, job.tolerance, "the first observation")
     close(trace["host"][0, 0], reward, job.tolerance, "the first reward")
     weights = first.agent.state_dict()
     assert all(torch.equal(x, weights[key]) for key, x in second.initial.items())
@@ -537,7 +561,7 @@ def check_first_weights(job, runs_dir, edit=None):
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
-@pytest.mark.parametrize("name", ["atari_scripted", "cartpole", "hopper", "many", "lstm"])
+@pytest.mark.parametrize("name", ["atari_scripted", "cartpole", "hopper", "many", "lstm", "masked"])
 @pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
 def test_what_one_run_cannot_show(name, of, tmp_path):
     of(JOBS[name], tmp_path)

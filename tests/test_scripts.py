@@ -236,6 +236,14 @@ BAD_DISCRETE = [
     ("--num-minibatches 512", "512: no divisor below num_envs * num_steps = 512"),
     ("--total-timesteps 511", "--total-timesteps 511: give num_envs * num_steps = 512"),
 ]
+BAD_MASKED = [
+    (
+        f"--env-id {env_id}",
+        f'argument --env-id: {env_id}: no info["action_mask"] from environment 0',
+    )
+    for env_id in ("CartPole-v1", "CliffWalking-v1")
+]
+BAD_MASKED += [BAD_DISCRETE[0], *BAD_DISCRETE[2:]]
 BAD_CONTINUOUS = [
     ("--env-id HalfCheeta-v4", "argument --env-id: HalfCheeta-v4: ", "HalfCheetah"),
     ("--env-id HalfCheetah-v99", "`v4`"),
@@ -280,6 +288,7 @@ BAD_OF = {
     "ale": BAD_ALE,
     "continuous": BAD_CONTINUOUS,
     "many": BAD_MANY,
+    "masked": BAD_MASKED,
     "": BAD_DISCRETE,
 }
 
@@ -346,6 +355,7 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("", ["--env-id", "Acrobot-v1"]),
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),
     ("", ["--env-id", "CliffWalking-v1"]),  # its observation is a number: one of 48
+    ("masked", ["--num-envs", 1]),
     ("many", ["--env-id", "CheetahRun-v1"]),  # its observations are a dictionary
     ("many", ["--env-id", "Ant-v5", "--num-envs", 33, "--total-timesteps", 528]),
     ("many", ["--env-id", "BipedalWalker-v3", "--num-envs", 1]),

@@ -102,6 +102,8 @@ def main() -> None:
     pixels = envs.single_observation_space.dtype == np.uint8
     obs = torch.zeros(args.minibatch_size, *shape, dtype=torch.uint8 if pixels else torch.float32)
     memory = []
+    if hasattr(script, "action_masks"):
+        memory = [torch.ones(len(obs), int(envs.single_action_space.n), dtype=torch.bool)]
     if hasattr(script, "LSTM"):
         E = args.minibatch_size // args.num_steps  # environments in a minibatch
         memory = [torch.zeros(len(obs)), torch.zeros((2, E, 128) if pixels else (2, 2, E, 64))]

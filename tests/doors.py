@@ -1,0 +1,40 @@
+"""Environments of our own that tests of several files register and play."""
+
+import gymnasium as gym
+import numpy as np
+
+
+class Doors(gym.Env):
+    """Five doors, of which some are open, others at each step; to walk into a closed one raises.
+
+    The doors, the rewards and whether an episode terminates hang on the seed and the actions so
+    far. At a terminal state no door is open, as in some environments.
+    """
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (3,))
+    action_space = gym.spaces.Discrete(5)
+    render_mode = None
+
+    def look(self, closed=False):
+        self.open = self.rng.random(5) < self.rng.choice([0.2, 0.6, 1.0])
+        self.open[self.rng.integers(5)] = True
+        self.open &= not closed
+        obs = self.rng.random(3).astype(np.float32)
+        return obs, {"action_mask": self.open.astype(np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.rng = np.random.default_rng(self.np_random.integers(2**32))
+        return self.look()
+
+    def step(self, action):
+        if not self.open[action]:
+            raise AssertionError(f"door {action} is closed")
+        self.rng = np.random.default_rng([int(action), self.rng.integers(2**32)])
+        terminated = self.rng.random() < 0.1
+        reward = float(self.rng.normal() + action)
+        obs, info = self.look(closed=terminated)
+        return obs, reward, bool(terminated), False, info
+
+
+gym.register("Doors-v0", Doors, max_episode_steps=12)

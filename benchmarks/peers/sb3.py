@@ -1,13 +1,13 @@
-"""Stable-Baselines3's PPO, or RecurrentPPO, on a script's environments by its flags: a peer.
+"""Stable-Baselines3's PPO, RecurrentPPO or MaskablePPO on a script's environments: a peer.
 
     python benchmarks/peers/sb3.py ppo_atari_envpool --total-timesteps 12288
 
-Prints `global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, and `SPS: x`
-after each iteration: the steps/s so far, from the fourth on after the same burn-in as the scripts
-have. Networks, batch sizes, epochs and clipping are the same; it has its own value loss and its own
-environment loop, and on EnvPool and ALE it trains on the rows that are no transition. RecurrentPPO
-has one LSTM for actor and critic, as large as the script's, and no layer before it on vectors; with
-one minibatch its sequences are the script's.
+Its hyper-parameters are the script's. Prints `global_step=N, episodic_return=X` after each episode,
+X the sum of raw rewards, and `SPS: x` after each iteration: the steps/s so far, from the fourth on
+after the same burn-in as the scripts have. Networks, batch sizes, epochs and clipping are the same;
+it has its own value loss and its own environment loop, and on EnvPool and ALE it trains on the rows
+that are no transition. RecurrentPPO has one LSTM for actor and critic, as large as the script's,
+and no layer before it on vectors; with one minibatch its sequences are the script's.
 """
 
 import argparse
@@ -17,7 +17,25 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
+
+
+class Masks(gym.Wrapper):
+    """Keeps info["action_mask"] for MaskablePPO, which asks for action_masks()."""
+
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        self.mask = info["action_mask"]
+        return obs, info
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.mask = info["action_mask"]
+        return obs, reward, terminated, truncated, info
+
+    def action_masks(self):
+        return self.mask
 
 
 def main() -> None:
@@ -29,7 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
     try:
-        from sb3_contrib import RecurrentPPO
+        from sb3_contrib import MaskablePPO, RecurrentPPO
         from stable_baselines3 import PPO
         from stable_baselines3.common.callbacks import BaseCallback
         from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
@@ -109,10 +127,13 @@ def main() -> None:
         envs = Many(script.make_envs(args))
     else:
         one = replace(args, num_envs=1, num_minibatches=1)
-        envs = VecMonitor(DummyVecEnv([lambda: script.make_envs(one).envs[0]] * args.num_envs))
+        wrap = Masks if hasattr(script, "action_masks") else lambda env: env
+        make_env = [lambda: wrap(script.make_envs(one).envs[0])]
+        envs = VecMonitor(DummyVecEnv(make_env * args.num_envs))
     if hasattr(script, "RunningMeanStd"):
         envs = VecNormalize(envs, gamma=args.gamma)
-    algorithm, network = PPO, None
+    algorithm = MaskablePPO if hasattr(script, "action_masks") else PPO
+    network = None
     if hasattr(script, "LSTM"):
         algorithm, size = RecurrentPPO, 128 if policy == "Cnn" else 64
         network = {"lstm_hidden_size": size, "shared_lstm": True, "enable_critic_lstm": False}

@@ -93,9 +93,10 @@ esac
 if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then
   echo "run.sh: PyTorch cannot --compile in a folder with a blank in its name (its issue 191010)" >&2
 fi
-case $task in
-  test) set_up requirements requirements-dev requirements-bench ;;
-  bench) set_up requirements requirements-bench ;;
+case "$task $*" in
+  "test "*) set_up requirements requirements-dev requirements-bench requirements-pettingzoo ;;
+  "bench "*) set_up requirements requirements-bench ;;
+  *pettingzoo*) set_up requirements requirements-pettingzoo ;; # also ppo_eval of such a run
   *) set_up requirements ;;
 esac
 # where EnvPool has no wheel, Atari is played by ALE itself

@@ -23,7 +23,7 @@ goes on: row t is a real transition, and valid[t] is 1.
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
 #   "ale-py>=0.12",
-#   "gymnasium>=1.2",
+#   "gymnasium>=1.3",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",

@@ -22,7 +22,7 @@ no real transition: valid[t] is 0, and the row weighs nothing in the loss.
 # dependencies = [
 #   "torch>=2.11,<2.16",
 #   "envpool>=1.2.5",
-#   "gymnasium>=1.2",
+#   "gymnasium>=1.3",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",

@@ -24,7 +24,7 @@ no real transition: valid[t] is 0, and the row weighs nothing in the loss.
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
 #   "envpool>=1.2.5",
-#   "gymnasium>=1.2",
+#   "gymnasium>=1.3",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",

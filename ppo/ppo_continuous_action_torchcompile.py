@@ -24,8 +24,8 @@ is no real transition: valid[t] is 0, and the row weighs nothing in the loss.
 #   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
-#   "gymnasium[mujoco]>=1.2",
-#   "gymnasium[box2d]>=1.2; python_version < '3.14'",
+#   "gymnasium[mujoco]>=1.3",
+#   "gymnasium[box2d]>=1.3; python_version < '3.14'",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",

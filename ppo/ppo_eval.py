@@ -7,7 +7,7 @@
 Atari is played as in training, to the last life and with unclipped rewards, MuJoCo with the
 statistics that normalised the observations in training, frozen. Leaves eval.json, and on request a
 video, beside the checkpoint.
-Shapes: M games side by side, A actions, D numbers of an observation.
+Shapes: M games side by side, A actions, D numbers of an observation, K agents in a game.
 """
 
 # /// script
@@ -16,8 +16,10 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 #   "torch>=2.11,<2.16",
 #   "ale-py>=0.12",
 #   "envpool>=1.2.5; sys_platform != 'darwin' or platform_machine == 'arm64'",
-#   "gymnasium[classic-control,mujoco]>=1.2",
-#   "gymnasium[box2d]>=1.2; python_version < '3.14'",
+#   "gymnasium[classic-control,mujoco]>=1.3",
+#   "gymnasium[box2d]>=1.3; python_version < '3.14'",
+#   "pettingzoo>=1.27",
+#   "mpe2>=1.1",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",
@@ -26,6 +28,7 @@ Shapes: M games side by side, A actions, D numbers of an observation.
 # ]
 # ///
 import ctypes
+import importlib
 import io
 import json
 import os
@@ -33,6 +36,7 @@ import statistics
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 
 # kept for filming: where this renderer is missing, mujoco could not even be imported
@@ -79,7 +83,7 @@ class Game:
     """One game from its first observation to its last."""
 
     seed: int
-    actions: list  # a step's each, () or (A,)
+    actions: list  # a step's each, (), (A,), or (K,) of several agents
     total: float = 0.0  # return, of raw rewards
     cut: bool = False  # by --max-steps
 
@@ -125,7 +129,7 @@ class Discrete:
         """Observations, (M, ...) -> (M,) int64; each game draws from its own generator."""
         probs = self.logits(torch.from_numpy(obs)).softmax(-1)  # (M, A)
         if not self.deterministic:
-            noise = [torch.empty(probs.shape[1]).exponential_(generator=g) for g in generators]
+            noise = [torch.empty(probs.shape[1:]).exponential_(generator=g) for g in generators]
             probs = probs / torch.stack(noise)
         return probs.argmax(-1).numpy()
 
@@ -152,6 +156,126 @@ class Masked(Discrete):
         """(M, D) -> (M, A) float32; what info["action_mask"] forbids has probability 0."""
         mask = torch.from_numpy(self.info["action_mask"] != 0)  # (M, A), came with obs
         return torch.where(mask, super().logits(obs), -1e8)
+
+
+class ParallelEnvs:
+    """E environments of PettingZoo's Parallel API with K agents each, stepped as one.
+
+    After the step in which it leaves, and before it comes, an agent has zeros as observation and
+    reward, and counts as terminated.
+    """
+
+    def __init__(self, make_env, num_envs):
+        self.envs = [make_env() for _ in range(num_envs)]
+        self.agents = [*self.envs[0].possible_agents]  # K names, in the order of all that is N long
+        self.num_agents = num_envs * len(self.agents)  # N
+        self.obs_space = self.space_of_all("observation_space")
+        self.single_observation_space = gym.spaces.flatten_space(self.obs_space)
+        self.single_action_space = self.space_of_all("action_space")
+
+    def space_of_all(self, kind):
+        """The one space of all agents; ValueError names two whose spaces differ."""
+        spaces = {agent: getattr(self.envs[0], kind)(agent) for agent in self.agents}
+        first = self.agents[0]
+        for agent in self.agents:
+            if spaces[agent] != spaces[first]:
+                differ = f"{first} has {spaces[first]}, {agent} has {spaces[agent]}"
+                raise ValueError(f"agents need the same {kind}: {differ}")
+        return spaces[first]
+
+    def of_all(self, found, missing):
+        """N values, in their order, from a dictionary by agent for each environment."""
+        return [by_agent.get(agent, missing) for by_agent in found for agent in self.agents]
+
+    def flat(self, found):
+        """Observations, a dictionary by agent for each environment -> (N, D) float32."""
+        obs = np.zeros((self.num_agents, *self.single_observation_space.shape), np.float32)
+        for row, seen in zip(obs, self.of_all(found, None), strict=True):
+            if seen is not None:
+                row[:] = gym.spaces.flatten(self.obs_space, seen)
+        return obs
+
+    def reset(self, seed):
+        """Starts all environments, each with its own seed: obs, and who is not there, (N,) bool."""
+        found = [env.reset(seed=x)[0] for env, x in zip(self.envs, seed, strict=True)]
+        absent = [agent not in env.agents for env in self.envs for agent in self.agents]
+        self.over = np.zeros(len(self.envs), bool)  # all its agents have left: to be reset
+        return self.flat(found), np.array(absent)
+
+    def step(self, actions):
+        """Actions, (N,) int64 -> obs, (N, D), reward, terminated, truncated, (N,), and {}.
+
+        An environment that all agents left in the step before is reset, as in Gymnasium's NEXT_STEP
+        mode.
+        """
+        found = []
+        for env, chosen, over in zip(
+            self.envs, actions.reshape(len(self.envs), -1), self.over, strict=True
+        ):
+            if over:
+                obs, _ = env.reset()
+                found.append((obs, {}, dict.fromkeys(env.agents, False), {}))
+            else:
+                by_agent = dict(zip(self.agents, chosen.tolist(), strict=True))
+                outcome = env.step({agent: by_agent[agent] for agent in env.agents})
+                obs, reward, terminated, truncated, _ = outcome
+                found.append((obs, reward, terminated, truncated))
+        obs, reward, terminated, truncated = zip(*found, strict=True)
+        reward = np.array(self.of_all(reward, 0.0), np.float64)
+        terminated = np.array(self.of_all(terminated, True), bool)
+        truncated = np.array(self.of_all(truncated, False), bool)
+        self.over = (terminated | truncated).reshape(len(self.envs), -1).all(1)
+        return self.flat(obs), reward, terminated, truncated, {}
+
+    def close(self):
+        """Closes all environments."""
+        for env in self.envs:
+            env.close()
+
+
+class SharedPolicy(Discrete):
+    """Plays a parallel environment of PettingZoo's with the networks of ppo_pettingzoo, the same
+    for all K agents; a game's return is the mean over those who took part."""
+
+    def __init__(self, checkpoint, deterministic):
+        super().__init__(checkpoint, deterministic)
+        self.env_kwargs = json.loads(checkpoint["args"]["env_kwargs"])
+
+    def reset(self, seeds, **options):
+        """Environments, one a seed, and their first observations, (M, K, D)."""
+        make = importlib.import_module(self.env_id).parallel_env
+        envs = ParallelEnvs(partial(make, **self.env_kwargs, **options), len(seeds))
+        obs, absent = envs.reset(seeds)  # (M * K, D), (M * K,)
+        self.there = ~absent.reshape(len(seeds), -1)  # (M, K), who acts in the next step
+        self.took_part = np.zeros_like(self.there)
+        self.returns = np.zeros(self.there.shape)
+        return envs, obs.reshape(*self.there.shape, -1)
+
+    def step(self, envs, actions):
+        """One step of (M, K) actions: observations, (M, K, D), what it adds to each game's return,
+        (M,), and whose game is over, (M,) bool."""
+        before = self.mean_return()
+        obs, rewards, terminated, truncated, _ = envs.step(actions.reshape(-1))
+        self.returns += rewards.reshape(actions.shape) * self.there
+        self.took_part |= self.there
+        self.there = ~(terminated | truncated).reshape(actions.shape)
+        over = ~self.there.any(1)
+        return obs.reshape(*actions.shape, -1), self.mean_return() - before, over
+
+    def mean_return(self):
+        """(M,), the mean of returns over the agents that took part so far; 0 before any did."""
+        return self.returns.sum(1) / self.took_part.sum(1).clip(1)
+
+    def film(self, seed):
+        """The environment of a game, ready to be filmed."""
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window
+        envs = self.reset([seed], render_mode="rgb_array")[0]
+        self.fps = envs.envs[0].metadata.get("render_fps", self.fps)
+        return envs
+
+    def frame(self, envs):
+        """(height, width, 3) uint8."""
+        return envs.envs[0].render()
 
 
 class Continuous(Discrete):
@@ -351,6 +475,7 @@ class AtariLSTM(Memory, Atari):
 PLAYERS = {  # by a checkpoint's format
     "ppo 2": Discrete,
     "ppo_masked 1": Masked,
+    "ppo_pettingzoo 1": SharedPolicy,
     "ppo_lstm 1": DiscreteLSTM,
     "ppo_atari 1": AtariALE,
     "ppo_atari_envpool 2": Atari,
@@ -482,7 +607,7 @@ if __name__ == "__main__":
         with imageio.get_writer(video, fps=player.fps, macro_block_size=2) as writer:
             writer.append_data(frame)
             for action in game.actions:  # the game again, as it was scored
-                total += float(envs.step(action[None])[1][0])
+                total += float(player.step(envs, action[None])[1][0])
                 writer.append_data(player.frame(envs))
         envs.close()
         if total != game.total:

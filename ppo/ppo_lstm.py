@@ -22,8 +22,8 @@ The memory is zeroed after an autoreset row, not before it: values[t] of a trunc
 # requires-python = ">=3.11"
 # dependencies = [
 #   "torch>=2.11,<2.16",
-#   "gymnasium>=1.2",
-#   "gymnasium[box2d]>=1.2; python_version < '3.14'",
+#   "gymnasium>=1.3",
+#   "gymnasium[box2d]>=1.3; python_version < '3.14'",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",

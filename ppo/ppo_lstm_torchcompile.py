@@ -24,8 +24,8 @@ The memory is zeroed after an autoreset row, not before it: values[t] of a trunc
 #   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
-#   "gymnasium>=1.2",
-#   "gymnasium[box2d]>=1.2; python_version < '3.14'",
+#   "gymnasium>=1.3",
+#   "gymnasium[box2d]>=1.3; python_version < '3.14'",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",

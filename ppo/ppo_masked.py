@@ -20,8 +20,8 @@ is no real transition: valid[t] is 0, and the row weighs nothing in the loss.
 # requires-python = ">=3.11"
 # dependencies = [
 #   "torch>=2.11,<2.16",
-#   "gymnasium>=1.2",
-#   "gymnasium[box2d]>=1.2; python_version < '3.14'",
+#   "gymnasium>=1.3",
+#   "gymnasium[box2d]>=1.3; python_version < '3.14'",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",
@@ -78,7 +78,7 @@ class Args:
     resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
     measure_burnin: int = 3  # first iterations, not counted in the steps per second
 
-    env_id: str = "Taxi-v4"  # of Gymnasium, with info["action_mask"] and discrete actions
+    env_id: str = "Taxi-v4"  # of Gymnasium, with info["action_mask"]; spaces as in ppo.py
     total_timesteps: int = 500_000  # steps, autoreset ones too, in whole rollouts
     learning_rate: float = 2.5e-4  # Adam's step size
     num_envs: int = 4  # N, environments side by side
@@ -153,18 +153,22 @@ def make_envs(args):
         raise ValueError(f"needs vectors and discrete actions, not {obs_space} and {action_space}")
     # an environment of the old Gym API, or without masks, fails here, before there is a run
     _, info = envs.reset()
-    possible = action_masks(envs, info).int().argmax(-1)  # (N,), the first possible actions
-    envs.step(possible.numpy())
+    possible = action_masks(envs, info).int().argmax(-1)  # (N,), each one's first possible action
+    *_, info = envs.step(possible.numpy())
+    action_masks(envs, info)
     return envs
 
 
 def action_masks(envs, info):
-    """Which actions are possible, (N, A) bool, as info["action_mask"] says, (A,) of 0 and 1 from
-    each environment. ValueError names an environment without one, or another shape."""
-    given = info.get("_action_mask", np.zeros(envs.num_envs, bool))  # (N,), who gave a mask
+    """(N, A) bool, True where an action is possible; ValueError if an environment does not say so.
+
+    Each environment gives info["action_mask"], (A,) of 0 and 1, at each reset and in each step.
+    """
+    # Gymnasium joins info by key, and says under _key which environments gave it
+    given = info.get("_action_mask", np.zeros(envs.num_envs, bool))  # (N,)
     if not given.all():
         raise ValueError(f'no info["action_mask"] from environment {given.argmin()}')
-    masks = np.asarray(info["action_mask"])
+    masks = np.array([*info["action_mask"]])
     expected = (envs.num_envs, int(envs.single_action_space.n))
     if masks.shape != expected:
         raise ValueError(f'info["action_mask"] has the shape {masks.shape}, not {expected}')
@@ -179,7 +183,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class Agent(nn.Module):
-    """Two 64-64 tanh networks: obs (M, D), mask (M, A) -> logits (M, A), value (M,), float32."""
+    """Two 64-64 tanh networks: obs (M, D), mask (M, A) -> masked logits (M, A), value (M,)."""
 
     def __init__(self, envs, device=None):
         super().__init__()
@@ -200,10 +204,9 @@ class Agent(nn.Module):
         )
 
     def forward(self, obs, mask):
-        # subtle: acting and learning see the same policy, with probability 0 for what is masked.
-        # Masked in acting alone, the ratio would be of two different policies. A large number, not
-        # inf: where nothing is possible, as may be at a last observation, inf would end in nan,
-        # while this leaves all actions equal
+        # subtle: the same masked policy acts and learns. Were only acting masked, the ratio in the
+        # loss would compare two policies. -1e8 gives a probability of exactly 0. So would -inf, but
+        # in a row where nothing is possible, as may be at a last observation, it ends in nan
         logits = torch.where(mask, self.actor(obs), -1e8)
         return logits, self.critic(obs).squeeze(-1)
 

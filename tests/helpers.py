@@ -181,9 +181,10 @@ def kind(name):
 
 def task(name):
     """Its kind, or "many" where EnvPool simulates MuJoCo, "ale" where ALE simulates itself,
-    "masked" where environments say which actions are possible."""
-    if "masked" in name:
-        return "masked"
+    "masked" where environments say which actions are possible, "together" with several agents."""
+    for word, found in (("masked", "masked"), ("pettingzoo", "together")):
+        if word in name:
+            return found
     if "envpool" in name:
         return "many" if "continuous" in name else kind(name)
     return "ale" if "atari" in name else kind(name)

@@ -4,6 +4,8 @@ Nothing comes from ppo/. Rows that are no transitions are taken out, advantages 
 episode's errors, moments come from all rows so far. Sources: arXiv:1707.06347, arXiv:1506.02438.
 """
 
+import importlib
+import json
 from math import log, pi
 
 import envpool
@@ -205,6 +207,45 @@ class Masked(Gymnasium):
         )
 
 
+class Together:
+    """Parallel environments, all of whose possible agents are rows: one who is not there sees
+    zeros, earns none, and counts as terminated."""
+
+    def __init__(self, h, seeds):
+        make = importlib.import_module(h.env_id).parallel_env
+        self.envs = [make(**json.loads(h.env_kwargs)) for _ in seeds]
+        begun = [self.begin(env, seed=int(x)) for env, x in zip(self.envs, seeds, strict=True)]
+        self.obs, _, self.over, _ = self.all_agents(begun)
+        self.ended = [False] * len(seeds)
+
+    def begin(self, env, **more):
+        return {name: (x, 0.0, False, False) for name, x in env.reset(**more)[0].items()}
+
+    def all_agents(self, outcomes):
+        nothing = np.zeros(self.envs[0].observation_space(self.envs[0].possible_agents[0]).shape)
+        names = self.envs[0].possible_agents
+        rows = [x.get(name, (nothing, 0.0, True, False)) for x in outcomes for name in names]
+        return map(np.array, zip(*rows, strict=True))
+
+    def step(self, actions):
+        outcomes, rows = [], iter(actions)
+        for env, ended in zip(self.envs, self.ended, strict=True):
+            chosen = {name: int(next(rows)) for name in env.possible_agents}
+            if not ended:
+                given = env.step({name: chosen[name] for name in env.agents})
+                outcomes.append({name: tuple(x[name] for x in given[:4]) for name in given[0]})
+            else:
+                outcomes.append(self.begin(env))
+        obs, raw, terminal, cut = self.all_agents(outcomes)
+        over = terminal | cut
+        self.ended = [all(x) for x in over.reshape(len(self.envs), -1)]
+        state = {"obs": obs, "dones": over, "terminations": terminal, "over": over}
+        return state, raw, raw, over
+
+    def anew(self, iteration, state):
+        return state, []
+
+
 class Single:
     """One of EnvPool's environments, as a single one of Gymnasium's."""
 
@@ -272,8 +313,9 @@ def objective(h, log_density, entropy, value, rows):
 
 def follow(h, network, policy, games, initial, trace):
     """Yields what each iteration of a run has to come to, given its noise and its permutations."""
-    T, N, iterations = h.num_steps, h.num_envs, h.total_timesteps // (h.num_steps * h.num_envs)
-    games = games(h, np.random.SeedSequence([h.seed, 0]).generate_state(N))
+    T, E, iterations = h.num_steps, h.num_envs, h.total_timesteps // (h.num_steps * h.num_envs)
+    games = games(h, np.random.SeedSequence([h.seed, 0]).generate_state(E))
+    N, K = E * h.agents, h.agents
     theta = torch.cat([x.double().flatten() for x in initial.values()])
     adam_m, adam_v, steps = *torch.zeros(2, len(theta), dtype=float), 0
 
@@ -302,6 +344,8 @@ def follow(h, network, policy, games, initial, trace):
         return {key: x[valid] for key, x in games.items()}, now
 
     state = {"obs": games.obs} | {k: np.zeros(N, bool) for k in ("dones", "terminations", "over")}
+    if K > 1:  # some agents may come later
+        state |= {"dones": games.over, "over": games.over}
     unfinished, memory = [[] for _ in range(N)], torch.zeros(N, *h.memory, dtype=float)
     for iteration, given in enumerate(trace):
         rows, episodes = [], []
@@ -319,9 +363,13 @@ def follow(h, network, policy, games, initial, trace):
             state, rows[t]["rewards"], raw, ends = games.step(action.numpy())
             for n, paid in enumerate(unfinished):
                 paid += [] if rows[t]["over"][n] else [float(raw[n])]
-                if ends[n] and paid:
-                    episodes.append([(iteration * T + t + 1) * N, sum(paid), len(paid)])
-                    paid.clear()
+            for n in range(0, N, K):
+                paid = [x for x in unfinished[n : n + K] if x]  # by those who took part
+                if all(ends[n : n + K]) and paid:
+                    total = float(np.mean([sum(x) for x in paid]))
+                    episodes.append([(iteration * T + t + 1) * E, total, max(map(len, paid))])
+                    for x in paid:
+                        x.clear()
         found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}
         found["advantages"] = advantages(h, **found)
         found["returns"] = found["advantages"] + found["values"][:T]

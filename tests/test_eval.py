@@ -37,6 +37,7 @@ GAMES = {  # that are short under an agent that has learned nothing, by task
     "continuous": "Hopper-v4",
     "many": "Hopper-v4",
     "masked": "Doors-v0",
+    "together": "meadow",
     "": "CartPole-v1",
 }
 SHORT = {eager: GAMES[task(eager)] for eager, _ in PAIRS if "multigpu" not in eager}
@@ -66,7 +67,7 @@ def test_the_network_is_the_agents(pair):
     rng = torch.Generator().manual_seed(1)
     for weights in agent.parameters():  # none is 0, as biases are at first
         weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
-    args = {"env_id": "", "hide": None, "repeat_action_probability": 0.0}
+    args = {"env_id": "", "hide": None, "repeat_action_probability": 0.0, "env_kwargs": "{}"}
     weights = agent.state_dict()
     checkpoint = {"args": args, "agent": weights, "obs_rms": [0.0, 1.0, 1.0]}
     players = load("ppo_eval").PLAYERS

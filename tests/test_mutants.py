@@ -269,6 +269,28 @@ MASKED = [
      'entropy = Categorical(logits=agent.actor(mb["obs"])).entropy()'),
     ("minus infinity", "-1e8", "-torch.inf"),
 ]  # fmt: skip
+TOGETHER = [
+    ("an agent that has left weighs", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1'),
+    ("who is not there yet weighs", "    host_dones[T] = absent  # the", "    # the"),
+    ("its return goes on", "episode_returns += reward * valid", "episode_returns += reward"),
+    ("another agent's reward", "self.of_all(reward, 0.0)", "self.of_all(reward, 0.0)[::-1]"),
+    ("all have the first one's reward", "self.of_all(reward, 0.0), np.float64)",
+     "self.of_all(reward, 0.0), np.float64).reshape(-1, 3)[:, [0, 0, 0]].ravel()"),
+    ("agents in the order of that step's dictionary",
+     "for by_agent in found for agent in self.agents]",
+     "for by_agent in found for agent in [*by_agent, *set(self.agents) - {*by_agent}]]"),
+    ("an action of another agent", "zip(self.agents, chosen.tolist(), strict=True)",
+     "zip(env.agents, chosen.tolist())"),
+    ("the episode ends with its first agent", "envs), -1).all(1)", "envs), -1).any(1)"),
+    ("the return is a sum", "returns[lengths > 0].mean()", "returns.sum()"),
+    ("who did not come counts", "returns[lengths > 0].mean()", "returns.mean()"),
+    ("the first agent's length", "lengths.max()", "lengths[0]"),
+    ("not there is cut short", "self.of_all(terminated, True)", "self.of_all(terminated, False)"),
+    ("a seed for all", "for env, x in zip(self.envs, seed, strict=True)]",
+     "for env, x in zip(self.envs, seed[:1] * len(seed), strict=True)]"),
+    ("steps are rows", "global_step += args.num_envs", "global_step += N"),
+    ("who is reset says the list of agents", "if over:", "if not env.agents:"),
+]  # fmt: skip
 RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", 'episodic_returns = checkpoint["episodic_returns"]',
@@ -299,6 +321,7 @@ TABLE = {  # the texts of LOSS are one in all scripts, and so are those of MAIN
     ("ale_scripted", check): ALE,
     ("cartpole", check): [*ROLLOUT, *MAIN, *DISCRETE],
     ("masked", check): MASKED,
+    ("pettingzoo", check): TOGETHER,
     ("lstm", check): [
         *MEMORY,
         ("velocities are seen", "(1, 3) if", "(0, 2) if"),
@@ -341,7 +364,7 @@ SHORT = {name for name, of in TABLE if of is check} - {"cheetah_run"}  # no epis
 
 def first_iteration(name):
     """A job's run, ended after one iteration, which most mistakes show in already."""
-    return replace(JOBS[name], flags=JOBS[name].flags | {"total_timesteps": JOBS[name].rows})
+    return replace(JOBS[name], flags=JOBS[name].flags | {"total_timesteps": JOBS[name].steps})
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ IDEAS = {
     "Agent": "the network suits what is seen and done",
     "act": "the distribution of the actions; what is possible",
     "compute_gradients": "the distribution of the actions; whole environments for a memory",
+    "not_finite": "a row is an environment, or one of its agents",
     "parse_args": "of several processes on a machine one speaks",
     "open_run": "of several processes one writes",
     "resume_command": "several processes are started by torchrun",

@@ -20,7 +20,7 @@ HOPPER = ["--env-id", "Hopper-v4"]
 def job(name):
     """A pair's flags: few rows, and where needed a game that ends, or ratios that move less."""
     more = {"continuous": HOPPER, "": ["--clip-coef", 0.02], "atari": []}[kind(name)]
-    return [*SMALL, *more]
+    return [*SMALL, *more, *(["--env-id", "meadow"] if "pettingzoo" in name else [])]
 
 
 OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent-coef 0.1".split()

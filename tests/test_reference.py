@@ -156,11 +156,12 @@ class Job:
     normalise: bool = False  # observations and rewards, by their running moments
     memory: tuple = ()  # shape of an environment's, with an LSTM
     hide: tuple = ()  # entries of an observation that the script leaves out
+    agents: int = 1  # in an environment, each with a row
 
     def __post_init__(self):
         more = {"normalise": self.normalise, "memory": self.memory, "hide": self.hide}
-        self.h = SimpleNamespace(**self.flags, **more)
-        self.rows = self.h.num_envs * self.h.num_steps  # in an iteration
+        self.h = SimpleNamespace(**self.flags, **more, agents=self.agents)
+        self.steps = self.h.num_envs * self.h.num_steps  # of environments in an iteration
 
     def run(self, runs_dir, *flags, edit=None):
         """The script's variables at its end, its trace among them; `edit` is of its text."""
@@ -275,6 +276,19 @@ JOBS = {
             target_kl=0.001,
         ),
     ),
+    "pettingzoo": Job(
+        **CARTPOLE | dict(
+            script="ppo_pettingzoo", games=reference.Together,
+            start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (4, 64)]",
+        ),
+        agents=3,
+        patch=(gym, "make", gym.make),
+        flags=ON | dict(
+            seed=1, env_id="meadow", env_kwargs='{"limit": 9}', num_envs=3, num_steps=20,
+            total_timesteps=190, num_minibatches=3, update_epochs=4, learning_rate=1e-3,
+            max_grad_norm=1.5, target_kl=0.001,
+        ),
+    ),
     "lstm": Job(
         **CARTPOLE | dict(script="ppo_lstm", network=reference.two_memories),
         memory=(64, 4),
@@ -371,7 +385,7 @@ def check_draws(job, trace):
     assert (expected - steps).abs().max() < 2 / math.sqrt(len(x)), "Kolmogorov and Smirnov"
     assert len(x.unique()) > 0.99 * len(x), "no number is drawn twice"
     orders = torch.stack([b_inds.flatten() for each in trace for b_inds in each["b_inds"]])
-    size = job.h.num_envs if job.memory else job.rows
+    size = job.h.num_envs if job.memory else job.steps * job.agents
     assert orders.shape[1] == size, "whole environments, or rows"
     assert orders.sort(1).values.eq(torch.arange(size)).all(), "each once in an epoch"
     assert len(orders.unique(dim=0)) == len(orders), "an order of its own for every epoch"
@@ -396,7 +410,7 @@ def check(job, runs_dir, edit=None):
     h, T, curves = job.h, job.h.num_steps, {}
     with mock.patch.object(*job.patch):
         run = job.run(runs_dir, edit=edit)
-        assert len(run.trace) == h.total_timesteps // job.rows
+        assert len(run.trace) == h.total_timesteps // job.steps
         check_draws(job, run.trace)
         found = []
         for trace, expected in zip(run.trace, job.replay(run), strict=True):
@@ -417,7 +431,7 @@ def check(job, runs_dir, edit=None):
                 ("returns", trace["returns"][:T][valid], expected["returns"][valid]),
             ):
                 close(a, b, job.tolerance, what)
-            epochs, step = len(trace["b_inds"]), len(found) * job.rows
+            epochs, step = len(trace["b_inds"]), len(found) * job.steps
             assert epochs * h.num_minibatches == len(expected["logged"]), "epochs"
             goes_on = h.target_kl is None or expected["last_kl"] <= h.target_kl
             assert epochs == h.update_epochs or not goes_on, "too few epochs"
@@ -465,6 +479,13 @@ def test_script_follows_the_reference(name, tmp_path):
     if name == "masked":
         counts = np.stack([x["obs"][..., -5:].sum(-1) for x in found])  # (3, T + 1, N)
         assert (counts[~dones] == 1).any() and (counts[dones] == 0).any() and counts.max() == 5
+    if name == "pettingzoo":
+        there = ~dones.reshape(-1, 3, 3)  # step, environment, agent
+        left, came = there[:-1] & ~there[1:], ~there[:-1] & there[1:]
+        assert (left.sum(2) == 3).any() and (left.any(2) & there[1:].any(2)).any(), "all, alone"
+        assert (came & there[:-1].any(2, keepdims=True)).any(), "some come later"
+        assert (left.any(0) & there[-1]).any(), "and are there again in another episode"
+        assert dones[:, 0].any() and dones[:, -2].any(), "a rollout's first and last row"
     if name == "lstm_atari":
         assert dones[1:, 0].any() and dones[:, -2].any(), "ends in a rollout's first and last row"
         assert dones[:, :-1].sum(1).max() > 1, "two in one"
@@ -490,7 +511,7 @@ def test_script_follows_the_reference(name, tmp_path):
 
 def check_resumed(job, runs_dir, edit=None):
     """An iteration by a run, one by a run that goes on with it: other games, all else as it was."""
-    kept, rows = [], job.rows
+    kept, rows = [], job.steps
 
     def games(*args):
         kept.append(job.games(*args))
@@ -561,7 +582,9 @@ def check_first_weights(job, runs_dir, edit=None):
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
-@pytest.mark.parametrize("name", ["atari_scripted", "cartpole", "hopper", "many", "lstm", "masked"])
+@pytest.mark.parametrize(
+    "name", ["atari_scripted", "cartpole", "hopper", "many", "lstm", "masked", "pettingzoo"]
+)
 @pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
 def test_what_one_run_cannot_show(name, of, tmp_path):
     of(JOBS[name], tmp_path)

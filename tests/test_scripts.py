@@ -47,7 +47,7 @@ MODES += [  # the others are compiled in test_parity
 def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     """In each mode: curves, a summary, a checkpoint from which the same network can be made."""
     run = run_main(name, *TINY, *flags, "--measure-burnin", 1, runs_dir=tmp_path)
-    rows = 8 * run.N  # in an iteration
+    rows = 8 * run.args.num_envs  # in an iteration
     captured, mode = capsys.readouterr(), "compile" if "--compile" in flags else "eager"
     hint = "running eagerly: --compile makes this script fast, with a GPU --cudagraphs as well\n"
     hint *= name in FAST and mode == "eager"
@@ -55,7 +55,7 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     warning = "--cudagraphs needs a CUDA device: running without\n"
     assert captured.err.count(warning) == flags.count("--cudagraphs")
     (run_dir,) = tmp_path.iterdir()
-    assert re.fullmatch(rf"\w+-v\d__{name}__1__\d{{6}}-\d{{6}}-\d+", run_dir.name)
+    assert re.fullmatch(rf"[\w.]+[-_]v\d__{name}__1__\d{{6}}-\d{{6}}-\d+", run_dir.name)
     summary = json.loads((run_dir / "summary.json").read_text())
     assert list(summary) == SUMMARY.split()
     assert (summary["script"], summary["mode"], summary["global_step"]) == (name, mode, 3 * rows)
@@ -147,6 +147,8 @@ def test_pep723_names_the_imports(name):
     used = {module.replace("_", "-") for module in used}
     if "imageio" in used:
         used.add("imageio-ffmpeg")  # which writes its videos
+    if "importlib" in imported:  # environments by the names of their modules
+        used |= {"pettingzoo", "mpe2"}
     assert declared.keys() == used
     assert metadata["requires-python"] == ">=3.11"
 
@@ -157,7 +159,8 @@ def test_pep723_names_the_imports(name):
         return re.sub(r"\[.*\]", "", spec)
 
     asked = {}
-    for line in (ROOT / "requirements" / "requirements.txt").read_text().splitlines():
+    files = [ROOT / "requirements" / f"requirements{x}.txt" for x in ("", "-pettingzoo")]
+    for line in "".join(file.read_text() for file in files).splitlines():
         if not line.startswith("#"):
             asked.setdefault(re.match(r"[\w-]+", line).group(), []).append(line)
     for package, specs in declared.items():
@@ -244,6 +247,30 @@ BAD_MASKED = [
     for env_id in ("CartPole-v1", "CliffWalking-v1")
 ]
 BAD_MASKED += [BAD_DISCRETE[0], *BAD_DISCRETE[2:]]
+WOLF = '--env-id meadow --env-kwargs {"wolf":"%s"}'
+BAD_TOGETHER = [
+    ("--env-id mpe2.simple_sprea_v3", "mpe2.simple_sprea_v3: No module named"),
+    (
+        "--env-id json",
+        "argument --env-id or --env-kwargs: json: module 'json' has no attribute 'parallel_env'",
+    ),
+    (
+        "--env-id mpe2.simple_tag_v3",
+        "simple_tag_v3: agents need the same observation_space: adversary_0 has Box(-inf, ",
+        "agent_0 has Box(-inf, inf, (14,)",
+    ),
+    (WOLF % "observation_space", "meadow: agents need the same observation_space: sheep_0 has "),
+    (WOLF % "action_space", "sheep_0 has Discrete(4), sheep_2 has Box"),
+    ('--env-kwargs {"continuous_actions":true}', "simple_spread_v3: needs numbers"),
+    ("--env-id pettingzoo.butterfly.cooperative_pong_v6", "needs numbers, not pixels"),
+    ('--env-kwargs {"M":3}', "got an unexpected keyword argument 'M'"),
+    (
+        "--env-kwargs N=3",
+        "argument --env-id or --env-kwargs: mpe2.simple_spread_v3: Expecting value",
+    ),
+    ("--env-kwargs [1]", "must be a mapping, not list"),
+    *BAD_DISCRETE[-3:],
+]
 BAD_CONTINUOUS = [
     ("--env-id HalfCheeta-v4", "argument --env-id: HalfCheeta-v4: ", "HalfCheetah"),
     ("--env-id HalfCheetah-v99", "`v4`"),
@@ -289,6 +316,7 @@ BAD_OF = {
     "continuous": BAD_CONTINUOUS,
     "many": BAD_MANY,
     "masked": BAD_MASKED,
+    "together": BAD_TOGETHER,
     "": BAD_DISCRETE,
 }
 
@@ -356,6 +384,8 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),
     ("", ["--env-id", "CliffWalking-v1"]),  # its observation is a number: one of 48
     ("masked", ["--num-envs", 1]),
+    ("together", ["--env-kwargs", '{"N": 5, "max_cycles": 7}']),
+    ("together", ["--env-id", "pettingzoo.butterfly.knights_archers_zombies_v11"]),
     ("many", ["--env-id", "CheetahRun-v1"]),  # its observations are a dictionary
     ("many", ["--env-id", "Ant-v5", "--num-envs", 33, "--total-timesteps", 528]),
     ("many", ["--env-id", "BipedalWalker-v3", "--num-envs", 1]),

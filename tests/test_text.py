@@ -234,8 +234,8 @@ def test_requirements_are_pinned():
         for line in (ROOT / "requirements/constraints.txt").read_text().splitlines()
         if "==" in line
     )
-    for file in ("requirements.txt", "requirements-dev.txt", "requirements-bench.txt"):
-        for line in (ROOT / "requirements" / file).read_text().splitlines():
+    for file in [*(ROOT / "requirements").glob("requirements*.txt")]:
+        for line in file.read_text().splitlines():
             name = re.match(r"[\w-]*", line).group()
             assert not name or name.replace("-", "_") in {k.replace("-", "_") for k in pinned}, name
     assert "+" not in pinned["torch"], "a local build is not on the registry"

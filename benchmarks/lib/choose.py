@@ -56,6 +56,24 @@ IN_PARALLEL = {  # with 64 environments and hyper-parameters chosen for them
     f"{EAGER_VERSION}, 64 environments": (MANY, MANY),
 }
 
+IDEAS = {  # environment: its steps; line: its pair and its variant; by default flags
+    "Taxi-v4": (
+        500_000,
+        {
+            "fast version with masks": ("ppo_masked", "ppo_masked_torchcompile:compile"),
+            "fast version without, ppo": ("ppo", "ppo_torchcompile:compile"),
+            "MaskablePPO of SB3": ("ppo_masked", "sb3"),
+        },
+    ),
+    "mpe2.simple_spread_v3": (
+        500_000,
+        {
+            "fast version": ("ppo_pettingzoo", "ppo_pettingzoo_torchcompile:compile"),
+            "SB3 with SuperSuit": ("ppo_pettingzoo", "sb3"),
+        },
+    ),
+}
+
 
 def of_today(records: list[dict]) -> list[dict]:
     """The sessions of a pair that ran both of its scripts, by one text each, as they are now; where
@@ -215,6 +233,21 @@ def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
         found = {name: methods.get((name,)) for name in MINUTES | IN_PARALLEL}
         panels[env_id] = {name: same for name, same in found.items() if same}
     return {env_id: methods for env_id, methods in panels.items() if methods}
+
+
+def ideas(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
+    """{environment: {line: its finished runs}} of IDEAS, of the newest run's kind of machine."""
+    runs = [r for same in learned(records) for r in same if not r["cut"]]
+    panels = {}
+    for env_id, (steps, lines) in IDEAS.items():
+        asked = [r for r in runs if (r["env_id"], r["total_timesteps"]) == (env_id, steps)]
+        for name, key in lines.items():
+            found = [r for r in asked if (r["pair"], r["variant"]) == key]
+            if found:
+                last = max(found, key=lambda r: r["date"])
+                found = [r for r in found if all(r[x] == last[x] for x in MACHINE)]
+                panels.setdefault(env_id, {})[name] = found
+    return panels
 
 
 def first_seeds(records: list[dict], like: dict) -> list[dict]:

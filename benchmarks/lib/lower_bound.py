@@ -20,12 +20,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def steps_per_second(envs, num_envs: int, seconds: float) -> float:
-    """Environment steps per second with random actions, after a second of them."""
+def steps_per_second(envs, num_envs: int, seconds: float, agents: int = 1) -> float:
+    """Environment steps per second with random actions of all agents, after a second of them."""
     rng = np.random.default_rng(0)
     space = envs.single_action_space
     if hasattr(space, "n"):
-        actions = rng.integers(0, space.n, (1024, num_envs))  # (steps, N)
+        actions = rng.integers(0, space.n, (1024, num_envs * agents))  # (steps, N)
     else:
         actions = rng.uniform(space.low, space.high, (1024, num_envs, *space.shape))
         actions = actions.astype(np.float32)  # (steps, N, A)
@@ -95,8 +95,13 @@ def main() -> None:
     asked = {"env_id": given.env_id, "num_envs": given.num_envs}
     args = script.Args(**{name: value for name, value in asked.items() if value is not None})
     envs = script.make_envs(args)
-    envs.reset()
-    found = {"sps": steps_per_second(envs, args.num_envs, given.seconds)}
+    agents = 1
+    if hasattr(script, "ParallelEnvs"):
+        agents = len(envs.agents)
+        envs.reset(range(args.num_envs))
+    else:
+        envs.reset()
+    found = {"sps": steps_per_second(envs, args.num_envs, given.seconds, agents)}
 
     shape = envs.single_observation_space.shape
     pixels = envs.single_observation_space.dtype == np.uint8
@@ -108,13 +113,14 @@ def main() -> None:
         E = args.minibatch_size // args.num_steps  # environments in a minibatch
         memory = [torch.zeros(len(obs)), torch.zeros((2, E, 128) if pixels else (2, 2, E, 64))]
     forward, both = operations(script.Agent(envs), obs, *memory)
-    found |= {"flops_acting": forward, "flops_learning": args.update_epochs * both}
+    found["flops_acting"] = agents * forward
+    found["flops_learning"] = agents * args.update_epochs * both
     devices = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
     found["flops_per_s"] = {device.type: matrix_rates(device) for device in devices}
 
     action = 8 if hasattr(envs.single_action_space, "n") else 4 * envs.single_action_space.shape[0]
     flags = 3 * 8  # reward, done and termination, float64
-    found |= {"bus_bytes": obs[0].nbytes + action + flags, "bus_bytes_per_s": None}
+    found |= {"bus_bytes": agents * (obs[0].nbytes + action + flags), "bus_bytes_per_s": None}
     if torch.cuda.is_available():
         block = torch.zeros(2**28, dtype=torch.uint8).pin_memory()
         target = block.cuda()

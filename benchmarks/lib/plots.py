@@ -17,6 +17,7 @@ from lib.choose import (
     SB3,
     WARM,
     columns,
+    ideas,
     learned,
     minutes,
     of_today,
@@ -131,6 +132,28 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     return legend(fig, {name: named[name] for name in order}, 2)
 
 
+def plot_ideas(records: list[dict]) -> Figure | None:
+    """Returns over minutes of what an idea brings, a panel an environment, a line a method."""
+    found = ideas(records)
+    shown = [r for methods in found.values() for runs in methods.values() for r in runs]
+    if not shown:
+        return None
+    seeds = " or ".join(map(str, sorted({len(x) for y in found.values() for x in y.values()})))
+    note = f"Mean and one standard deviation over {seeds} seeds. Dot: the run's end. Compiling"
+    note += f" counts.\n{machine(shown[0])} a run, {when(shown)}"
+    fig = figure(6, 0.8 + 2.6 * len(found), note)
+    for i, (env_id, methods) in enumerate(found.items(), 1):
+        ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")
+        for (name, runs), colour in zip(methods.items(), (BLUE, SKY, ORANGE), strict=False):
+            _, seconds, mean, std = seeds_as_one(runs)
+            band(ax, seconds / 60, mean, std, colour).set_label(name)
+            ax.plot(seconds[-1] / 60, mean[-1], "o", color=colour)
+        ax.set_xlim(left=0)
+        ax.legend(frameon=False, fontsize=9, loc="lower right")
+    ax.set_xlabel("minutes since the start of the process")
+    return fig
+
+
 def plot_learning(records: list[dict]) -> Figure | None:
     """Returns over steps by default flags of both versions, a panel a pair, environment and
     schedule with ENOUGH seeds of both, of the machine with most runs."""
@@ -164,6 +187,7 @@ def write(folder: Path) -> None:
         "speed": plot_speed(speeds),
         "minutes": plot_minutes(learning),
         "learning": plot_learning(learning),
+        "ideas": plot_ideas(learning),
     }.items():
         if fig:
             fig.savefig(folder / f"{name}.png")

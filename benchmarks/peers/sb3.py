@@ -7,11 +7,13 @@ X the sum of raw rewards, and `SPS: x` after each iteration: the steps/s so far,
 after the same burn-in as the scripts have. Networks, batch sizes, epochs and clipping are the same;
 it has its own value loss and its own environment loop, and on EnvPool and ALE it trains on the rows
 that are no transition. RecurrentPPO has one LSTM for actor and critic, as large as the script's,
-and no layer before it on vectors; with one minibatch its sequences are the script's.
+and no layer before it on vectors; with one minibatch its sequences are the script's. Several agents
+come by SuperSuit's vector environment; they all have to end together.
 """
 
 import argparse
 import importlib
+import json
 import sys
 import time
 from dataclasses import replace
@@ -109,21 +111,30 @@ def main() -> None:
             self.iterations += 1
             if self.iterations:
                 seconds = time.perf_counter() - self.begin_time
-                print("SPS:", round((self.num_timesteps - self.begin_step) / seconds, 1))
+                rows = self.num_timesteps - self.begin_step
+                print("SPS:", round(rows / agents / seconds, 1))
             if self.iterations in (0, args.measure_burnin):
                 self.begin_step, self.begin_time = self.num_timesteps, time.perf_counter()
 
         def _on_step(self):
-            for info in self.locals["infos"]:
-                if "episode" in info:
-                    found = info["episode"]["r"]
-                    print(f"global_step={self.num_timesteps}, episodic_return={found}")
+            ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+            for found in np.reshape(ended, (-1, agents)).mean(1):
+                step = self.num_timesteps // agents
+                print(f"global_step={step}, episodic_return={found}")
             return True
 
         _on_training_end = _on_rollout_start  # after the last iteration
 
-    policy = "Cnn" if "atari" in given.script else "Mlp"
-    if hasattr(script, "envpool") or hasattr(script, "ale_py"):
+    policy, agents = "Cnn" if "atari" in given.script else "Mlp", 1
+    if hasattr(script, "ParallelEnvs"):
+        import supersuit
+
+        env = importlib.import_module(args.env_id).parallel_env(**json.loads(args.env_kwargs))
+        agents = len(env.possible_agents)
+        env = supersuit.pettingzoo_env_to_vec_env_v1(env)
+        many = {"num_vec_envs": args.num_envs, "base_class": "stable_baselines3"}
+        envs = VecMonitor(supersuit.concat_vec_envs_v1(env, **many))
+    elif hasattr(script, "envpool") or hasattr(script, "ale_py"):
         envs = Many(script.make_envs(args))
     else:
         one = replace(args, num_envs=1, num_minibatches=1)
@@ -144,7 +155,7 @@ def main() -> None:
         policy_kwargs=network,
         learning_rate=lambda remaining: remaining * args.learning_rate,
         n_steps=args.num_steps,
-        batch_size=args.minibatch_size,
+        batch_size=args.minibatch_size * agents,
         n_epochs=args.update_epochs,
         gamma=args.gamma,
         gae_lambda=args.gae_lambda,
@@ -158,7 +169,7 @@ def main() -> None:
         device="auto" if policy == "Cnn" else "cpu",  # as SB3 advises for small networks
     )
     printer = Printer()
-    model.learn(args.total_timesteps, callback=printer)
+    model.learn(args.total_timesteps * agents, callback=printer)
     if printer.iterations <= args.measure_burnin:
         sys.exit(f"too short a run: give more than {args.measure_burnin} iterations")
 

@@ -1,0 +1,98 @@
+"""Several agents: scored as they play, filmed, each in its row; no window opens."""
+
+import inspect
+import json
+import runpy
+import sys
+from types import SimpleNamespace
+
+import imageio.v2 as imageio
+import meadow
+import numpy as np
+import pygame
+import pytest
+from helpers import PPO, TINY, load, run_main
+
+KAZ = "pettingzoo.butterfly.knights_archers_zombies_v11"
+PAIR = ["ppo_pettingzoo", "ppo_pettingzoo_torchcompile"]
+
+
+def alone(game):
+    """A game of the meadow by its actions: the mean of its agents' returns, and its length."""
+    env, names = meadow.parallel_env(), meadow.parallel_env.possible_agents
+    env.reset(seed=game.seed)
+    paid = {}
+    for t, chosen in enumerate(game.actions, 1):
+        there = env.agents
+        acts = dict(zip(names, map(int, chosen), strict=True))
+        _, rewards, *_ = env.step({name: acts[name] for name in there})
+        for name in there:
+            paid.setdefault(name, []).append(rewards[name])
+        if not env.agents or t == env.limit:
+            return np.mean([sum(x) for x in paid.values()]), t, len(paid)
+
+
+def test_a_game_is_scored_as_its_agents_play_it(tmp_path):
+    """Side by side, where games end one after the other; by sampled and by most likely actions."""
+    run_main(PAIR[1], *TINY, "--env-id", "meadow", runs_dir=tmp_path)
+    (run_dir,) = tmp_path.iterdir()
+    evaluation = load("ppo_eval")
+    for deterministic in (False, True):
+        player = evaluation.Args(run=str(run_dir), deterministic=deterministic).player
+        bar, lengths, agents = SimpleNamespace(update=lambda: None), set(), set()
+        for game in evaluation.play(player, list(range(8)), bar, 1000):
+            total, length, took_part = alone(game)
+            assert game.total == pytest.approx(total, abs=1e-9) and len(game.actions) == length
+            lengths.add(length)
+            agents.add(took_part)
+        assert len(lengths) > 3 and len(agents) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["meadow", "mpe2.simple_spread_v3", KAZ])
+def test_play_and_film(env_id, tmp_path, capsys):
+    """Each of them without a window."""
+    run = run_main(PAIR[0], *TINY, "--env-id", env_id, runs_dir=tmp_path)
+    script, argv = PPO / "ppo_eval.py", sys.argv
+    sys.argv = [str(script), run.run_dir, "--episodes", "2", "--max-steps", "60", "--capture-video"]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv = argv
+    result = json.loads((tmp_path / run.run_dir / "eval.json").read_text())
+    frames = imageio.mimread(f"{run.run_dir}/video.mp4", memtest=False)
+    assert len(frames) == result["lengths"][0] + 1
+    assert pygame.display.get_surface() is None
+
+
+def test_training_opens_no_window(tmp_path):
+    run_main(PAIR[0], *TINY, "--env-id", KAZ, runs_dir=tmp_path)
+    assert not pygame.display.get_init()
+
+
+def test_one_text_of_the_environments():
+    """In evaluation as in training."""
+    texts = {inspect.getsource(load(name).ParallelEnvs) for name in (*PAIR, "ppo_eval")}
+    assert len(texts) == 1
+
+
+def test_rows_stay_with_their_agents():
+    """Through steps whose dictionaries come in other orders, an agent's row is its own."""
+    script = load(PAIR[0])
+    envs = script.make_envs(script.Args(env_id="meadow", num_envs=2, env_kwargs='{"stay": 1.0}'))
+    copies = [meadow.parallel_env(stay=1.0) for _ in range(2)]
+    obs, absent = envs.reset([5, 6])
+    found = [env.reset(seed=seed)[0] for env, seed in zip(copies, (5, 6), strict=True)]
+    rng, names = np.random.default_rng(0), meadow.parallel_env.possible_agents
+    assert 0 < absent.sum() < 6
+    for _ in range(30):
+        for row, (env, name) in enumerate((e, name) for e in range(2) for name in names):
+            np.testing.assert_array_equal(obs[row], found[env].get(name, np.zeros(3)))
+        actions = rng.integers(0, 4, 6)
+        obs, *_ = envs.step(actions)
+        found = []
+        for env, chosen in zip(copies, actions.reshape(2, 3).tolist(), strict=True):
+            by_name = dict(zip(names, chosen, strict=True))
+            ended = not env.agents or env.t == env.limit
+            now = env.reset() if ended else env.step({x: by_name[x] for x in env.agents})
+            found.append(now[0])

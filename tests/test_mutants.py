@@ -267,7 +267,7 @@ MASKED = [
     ("masked in learning alone", 'storage["masks"][step])', 'storage["masks"][step] < 2)'),
     ("entropy unmasked", "entropy = probs.entropy()",
      'entropy = Categorical(logits=agent.actor(mb["obs"])).entropy()'),
-    ("minus infinity", "-1e8", "-torch.inf"),
+    ("minus infinity", "self.actor(obs), -1e8", "self.actor(obs), -torch.inf"),
 ]  # fmt: skip
 TOGETHER = [
     ("an agent that has left weighs", '["valid"][:T] = 1 - dones[:T]', '["valid"][:T] = 1'),

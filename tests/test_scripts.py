@@ -269,7 +269,9 @@ BAD_TOGETHER = [
         "argument --env-id or --env-kwargs: mpe2.simple_spread_v3: Expecting value",
     ),
     ("--env-kwargs [1]", "must be a mapping, not list"),
-    *BAD_DISCRETE[-3:],
+    ("--num-minibatches 3", "3: no divisor below num_envs * num_steps = 1024"),
+    ("--num-minibatches 1024", "1024: no divisor below num_envs * num_steps = 1024"),
+    ("--total-timesteps 1023", "--total-timesteps 1023: give num_envs * num_steps = 1024"),
 ]
 BAD_CONTINUOUS = [
     ("--env-id HalfCheeta-v4", "argument --env-id: HalfCheeta-v4: ", "HalfCheetah"),

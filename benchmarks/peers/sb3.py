@@ -133,7 +133,10 @@ def main() -> None:
         agents = len(env.possible_agents)
         env = supersuit.pettingzoo_env_to_vec_env_v1(env)
         many = {"num_vec_envs": args.num_envs, "base_class": "stable_baselines3"}
-        envs = VecMonitor(supersuit.concat_vec_envs_v1(env, **many))
+        envs = supersuit.concat_vec_envs_v1(env, **many)
+        inner = envs.venv  # SB3 calls its seed(), which SuperSuit 3.11 does not have
+        inner.seed = lambda seed=None: inner.reset(seed=seed)
+        envs = VecMonitor(envs)
     elif hasattr(script, "envpool") or hasattr(script, "ale_py"):
         envs = Many(script.make_envs(args))
     else:

@@ -1,8 +1,8 @@
 """Recipes: commands that solve a task in minutes on one CPU core, from ppo/recipes.toml.
 
-    ./run.sh recipe                             # all of them, with return and minutes
-    ./run.sh recipe LunarLander-v3 --seed 2     # one of them; further flags win
-    python benchmarks/recipe.py LunarLander-v3  # its command, as run.sh takes it
+./run.sh recipe                             # all of them, with return and minutes
+./run.sh recipe LunarLander-v3 --seed 2     # one of them; further flags win
+python benchmarks/recipe.py LunarLander-v3  # its command, as run.sh takes it
 """
 
 import difflib

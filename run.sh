@@ -16,7 +16,6 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
   ./run.sh NAME --help      the flags of that script
   ./run.sh test [ARGS]      lint, then pytest with ARGS, a worker a core; -m "not slow": quick ones
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
-  ./run.sh recipe [NAME]    the tasks that ppo/recipes.toml solves on one core; runs one of them
   ./run.sh --help           this text
 
   ./run.sh --total-timesteps 50000
@@ -82,7 +81,7 @@ set_up() { # what is missing of these requirements files, once at a time
 default=
 case ${1:-} in
   -h | --help | help) usage; exit 0 ;;
-  test | bench | recipe) task=$1; shift ;;
+  test | bench) task=$1; shift ;;
   "" | -*) default=1 task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;
   *)
     task=$(basename "$1" .py)
@@ -100,16 +99,6 @@ case "$task $*" in
   *pettingzoo*) set_up requirements requirements-pettingzoo ;; # also ppo_eval of such a run
   *) set_up requirements ;;
 esac
-if [ "$task" = recipe ]; then
-  name=${1:-}
-  words=$("$venv/bin/python" "$root/benchmarks/recipe.py" ${name:+"$name"}) || exit
-  [ "$name" ] || { echo "$words"; exit; }
-  shift
-  read -ra words <<<"$words"
-  set -- "${words[@]}" "$@"
-  echo "./run.sh $*"
-  task=$1; shift
-fi
 # where EnvPool has no wheel, Atari is played by ALE itself
 if [ "$default" ] && ! "$venv/bin/python" -c 'import envpool' 2>/dev/null; then
   task=ppo_atari_torchcompile

@@ -144,7 +144,8 @@ def plot_ideas(records: list[dict]) -> Figure | None:
     fig = figure(6, 0.8 + 2.6 * len(found), note)
     for i, (env_id, methods) in enumerate(found.items(), 1):
         ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")
-        for (name, runs), colour in zip(methods.items(), (BLUE, SKY, ORANGE), strict=False):
+        for name, runs in methods.items():
+            colour = ORANGE if "SB3" in name else SKY if "without" in name else BLUE
             _, seconds, mean, std = seeds_as_one(runs)
             band(ax, seconds / 60, mean, std, colour).set_label(name)
             ax.plot(seconds[-1] / 60, mean[-1], "o", color=colour)

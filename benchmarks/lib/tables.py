@@ -160,10 +160,12 @@ def speedup(sessions: list[list[dict]]) -> str:
     text = f"Over {len(gains)} pairs, a fast version with `--compile` makes "
     text += f"{' to '.join(dict.fromkeys(ends))} times the steps per second of its eager version"
     old = commits_of_old([r for same in sessions for r in same], ", by the scripts of commit {}")
-    more = (
-        f" `ppo_lstm` makes {apart:.2g} times as many, because its LSTM reads all rows in one call."
-    )
-    return f"{text}{old}.{more if apart else ''}"
+    text = f"{text}{old}."
+    if apart:
+        text += (
+            f" `ppo_lstm` makes {apart:.2g} times as many, as its LSTM reads all rows in one call."
+        )
+    return text
 
 
 def took(runs: list[dict]) -> str:

@@ -195,12 +195,14 @@ class ParallelEnvs:
         ):
             if over:
                 obs, _ = env.reset()
-                found.append((obs, {}, dict.fromkeys(env.agents, False), {}))
+                reward, terminated, truncated = {}, {}, {}
             else:
                 by_agent = dict(zip(self.agents, chosen.tolist(), strict=True))
                 outcome = env.step({agent: by_agent[agent] for agent in env.agents})
                 obs, reward, terminated, truncated, _ = outcome
-                found.append((obs, reward, terminated, truncated))
+            # whose end was not said in this step is there, or is not, as the list of agents says
+            absent = {agent: agent not in env.agents for agent in self.agents}
+            found.append((obs, reward, absent | terminated, truncated))
         obs, reward, terminated, truncated = zip(*found, strict=True)
         reward = np.array(self.of_all(reward, 0.0), np.float64)
         terminated = np.array(self.of_all(terminated, True), bool)

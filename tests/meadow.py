@@ -11,7 +11,7 @@ SPACES = {
 
 class parallel_env:
     """Sheep that graze: each comes when it likes, and leaves by a termination, by a truncation, or
-    with all others after `limit` steps.
+    with all others after `limit` steps. Of one who comes a step tells what it sees alone.
 
     All hangs on the seed and the actions so far. Dictionaries are in another order at each step.
     Whoever has left is paid 100 at each step, which nobody may count. An action of one that is not
@@ -75,8 +75,6 @@ class parallel_env:
         if self.t < self.limit and self.agents and absent and self.rng.random() < 0.3:
             self.agents.append(absent[0])
             seen.append(absent[0])
-            over[absent[0]] = cut[absent[0]] = False
-            rewards[absent[0]] = 0.0
         self.agents = self.shuffled(self.agents)
         return self.look(seen), rewards, over, cut, {agent: {} for agent in seen}
 

@@ -233,7 +233,8 @@ class Together:
             chosen = {name: int(next(rows)) for name in env.possible_agents}
             if not ended:
                 given = env.step({name: chosen[name] for name in env.agents})
-                outcomes.append({name: tuple(x[name] for x in given[:4]) for name in given[0]})
+                told = {name: tuple(x.get(name, False) for x in given[1:4]) for name in given[0]}
+                outcomes.append({name: (x, *told[name]) for name, x in given[0].items()})
             else:
                 outcomes.append(self.begin(env))
         obs, raw, terminal, cut = self.all_agents(outcomes)

@@ -238,7 +238,8 @@ def pays(records: list[dict]) -> str:
         return ""
     wait = median(values(fast, "startup_s")) - median(values(eager, "startup_s"))
     gained = 1 / sps(eager) - 1 / sps(fast)  # seconds a step
-    text = f"With 64 environments and {env_id}, compiling takes {wait:.0f} s at the start. "
+    text = f"With 64 environments and {env_id} on one core, compiling takes {wait:.0f} s at the "
+    text += "start. "
     if gained <= 0:
         return f"{text}The fast version is then no faster."
     return f"{text}It pays from {wait / gained / 1e6:.2g}M steps on."

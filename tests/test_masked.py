@@ -4,7 +4,7 @@ import json
 import runpy
 import sys
 
-import doors  # noqa: F401, registers Doors-v0
+import doors
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -17,17 +17,17 @@ PAIR = ["ppo_masked", "ppo_masked_torchcompile"]
 
 
 class Forgets(doors.Doors):
-    """Gives no mask from its fifth step on, or from the start one of another shape."""
+    """Gives no mask after 9 observations, or from the start one of another shape."""
 
     def __init__(self, shape=None):
-        self.shape, self.steps = shape, 0
+        self.shape, self.seen = shape, 0
 
     def look(self, closed=False):
         obs, info = super().look(closed)
-        self.steps += 1
+        self.seen += 1
         if self.shape:
             return obs, {"action_mask": np.ones(self.shape, np.int8)}
-        return obs, info if self.steps < 5 + 5 else {}
+        return obs, info if self.seen < 10 else {}
 
 
 gym.register("Forgets-v0", Forgets)

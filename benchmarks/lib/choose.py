@@ -56,22 +56,16 @@ IN_PARALLEL = {  # with 64 environments and hyper-parameters chosen for them
     f"{EAGER_VERSION}, 64 environments": (MANY, MANY),
 }
 
-IDEAS = {  # environment: its steps; line: its pair and its variant; by default flags
-    "Taxi-v4": (
-        500_000,
-        {
-            "fast version with masks": ("ppo_masked", "ppo_masked_torchcompile:compile"),
-            "fast version without, ppo": ("ppo", "ppo_torchcompile:compile"),
-            "MaskablePPO of SB3": ("ppo_masked", "sb3"),
-        },
-    ),
-    "mpe2.simple_spread_v3": (
-        500_000,
-        {
-            "fast version": ("ppo_pettingzoo", "ppo_pettingzoo_torchcompile:compile"),
-            "SB3 with SuperSuit": ("ppo_pettingzoo", "sb3"),
-        },
-    ),
+IDEAS = {  # pair: line of its panel, whose pair and variant; on the front page's run of the pair
+    "ppo_masked": {
+        "fast version with masks": ("ppo_masked", "ppo_masked_torchcompile:compile"),
+        "fast version without, ppo": ("ppo", "ppo_torchcompile:compile"),
+        "MaskablePPO of SB3": ("ppo_masked", "sb3"),
+    },
+    "ppo_pettingzoo": {
+        "fast version": ("ppo_pettingzoo", "ppo_pettingzoo_torchcompile:compile"),
+        "SB3 with SuperSuit": ("ppo_pettingzoo", "sb3"),
+    },
 }
 
 
@@ -239,7 +233,8 @@ def ideas(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
     """{environment: {line: its finished runs}} of IDEAS, of the newest run's kind of machine."""
     runs = [r for same in learned(records) for r in same if not r["cut"]]
     panels = {}
-    for env_id, (steps, lines) in IDEAS.items():
+    for of_pair, lines in IDEAS.items():
+        env_id, steps = PAIRS[of_pair].env_id, PAIRS[of_pair].steps
         asked = [r for r in runs if (r["env_id"], r["total_timesteps"]) == (env_id, steps)]
         for name, key in lines.items():
             found = [r for r in asked if (r["pair"], r["variant"]) == key]

@@ -20,12 +20,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def steps_per_second(envs, num_envs: int, seconds: float, agents: int = 1) -> float:
-    """Environment steps per second with random actions of all agents, after a second of them."""
+def steps_per_second(envs, num_envs: int, seconds: float) -> float:
+    """Environment steps per second with random actions, after a second of them."""
     rng = np.random.default_rng(0)
     space = envs.single_action_space
     if hasattr(space, "n"):
-        actions = rng.integers(0, space.n, (1024, num_envs * agents))  # (steps, N)
+        actions = rng.integers(0, space.n, (1024, num_envs))  # (steps, N)
     else:
         actions = rng.uniform(space.low, space.high, (1024, num_envs, *space.shape))
         actions = actions.astype(np.float32)  # (steps, N, A)
@@ -101,7 +101,8 @@ def main() -> None:
         envs.reset(range(args.num_envs))
     else:
         envs.reset()
-    found = {"sps": steps_per_second(envs, args.num_envs, given.seconds, agents)}
+    rows = steps_per_second(envs, args.num_envs * agents, given.seconds)
+    found = {"sps": rows / agents}
 
     shape = envs.single_observation_space.shape
     pixels = envs.single_observation_space.dtype == np.uint8

@@ -14,6 +14,7 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores and films a trained agent
                             one with _multigpu in its name by torchrun, a process a GPU, or 2
   ./run.sh NAME --help      the flags of that script
+  ./run.sh recipe [NAME]    the tasks of ppo/recipes.toml, solved in minutes on a core; runs one
   ./run.sh test [ARGS]      lint, then pytest with ARGS, a worker a core; -m "not slow": quick ones
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
   ./run.sh --help           this text
@@ -81,7 +82,7 @@ set_up() { # what is missing of these requirements files, once at a time
 default=
 case ${1:-} in
   -h | --help | help) usage; exit 0 ;;
-  test | bench) task=$1; shift ;;
+  test | bench | recipe) task=$1; shift ;;
   "" | -*) default=1 task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;
   *)
     task=$(basename "$1" .py)
@@ -90,6 +91,16 @@ case ${1:-} in
     ;;
 esac
 
+if [ "$task" = recipe ]; then
+  set_up requirements
+  words=$("$venv/bin/python" "$root/benchmarks/recipe.py" "${@:1:1}") || exit
+  [ $# -gt 0 ] || { echo "$words"; exit; }
+  shift
+  read -ra words <<<"$words"
+  set -- "${words[@]}" "$@"
+  echo "./run.sh $*"
+  task=$1; shift
+fi
 if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then
   echo "run.sh: PyTorch cannot --compile in a folder with a blank in its name (its issue 191010)" >&2
 fi

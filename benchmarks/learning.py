@@ -5,6 +5,7 @@
         --variants ppo_atari_envpool_torchcompile:compile
     python benchmarks/learning.py --variants sb3:ppo --env-ids CartPole-v1 --peer CleanRL='python \\
         ../peers/cleanrl_ppo.py --env-id {env_id} --seed {seed} --total-timesteps {total_timesteps}'
+    python benchmarks/learning.py --recipes LunarLander-v3 --seeds 1 2 3 4 5 --eval-games 20
     python benchmarks/learning.py --summary                 # what the records say, and no run
 
 A run that has a record is not run again. Each adds a line to results/learning.jsonl: all of its
@@ -14,7 +15,9 @@ since the last point). With --until STEPS a run that is to take --total-timestep
 SIGTERM once it has got there: its schedule is that of the whole run. With --runs-dir FOLDER and
 --minutes M a long run is made in stretches: the same command again goes on with what is in FOLDER,
 and a record says how far the run has got; the last one of a run counts. With --eval-games N what a
-run has learned plays N games by ppo_eval, `eval`; `seconds` leaves that out.
+run has learned plays N games by ppo_eval, `eval`, and N by the most likely actions,
+`eval_deterministic`; `seconds` leaves that out. --recipes takes variant, environment and steps from
+ppo/recipes.toml.
 
 A peer runs to its end, within --minutes. Its curve is made from the lines that it prints and the
 seconds at which they come: `global_step=N, episodic_return=X` for each game, and `SPS: x` after
@@ -40,6 +43,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
+from lib.recipes import recipes, variant
 from lib.records import (
     RESULTS,
     SPS,
@@ -176,9 +180,11 @@ def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_gam
         played = {"seconds": seconds, "startup_s": startup_s(run_dir, start)}
         if eval_games:
             try:
-                run_process(python("ppo/ppo_eval.py", run_dir, "--episodes", eval_games))
-                found = json.loads((run_dir / "eval.json").read_text())
-                played["eval"] = {name: found[name] for name in ("mean", "std", "episodes")}
+                for field, way in (("eval", []), ("eval_deterministic", ["--deterministic"])):
+                    flags_of_eval = ["--episodes", eval_games, *way]
+                    run_process(python("ppo/ppo_eval.py", run_dir, *flags_of_eval))
+                    found = json.loads((run_dir / "eval.json").read_text())
+                    played[field] = {name: found[name] for name in ("mean", "std", "episodes")}
             except Failure as failure:  # what was learned has its record all the same
                 warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: ppo_eval: {failure}")
     command = shown(script, *flags)
@@ -197,6 +203,7 @@ def main() -> int:
     both = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
     add("--variants", nargs="+", default=both, help="NAME or NAME:flag+flag, or sb3:NAME")
     add("--env-ids", nargs="+", default=["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"])
+    add("--recipes", nargs="+", default=[], choices=recipes(), metavar="NAME")
     add("--seeds", nargs="+", type=int, default=[1, 2, 3])
     add("--total-timesteps", type=int, default=1_000_000)
     add("--until", type=int, help="end each run there; its schedule is that of all its steps")
@@ -210,22 +217,26 @@ def main() -> int:
     args = parser.parse_args()
     path = args.results / "learning.jsonl"
     done, failed = {key(r) for r in read(path)}, 0
-    common = {"total_timesteps": args.total_timesteps, "until": args.until, "commit": commit()}
+    common = {"until": args.until, "commit": commit()}
     common |= machine() | {"session_command": shlex.join(["python", *sys.argv])}
+    peers = {text.partition("=")[0]: text for text in args.peer}
+    every = itertools.product(args.env_ids, [*args.variants, *peers], [args.total_timesteps])
+    if args.recipes:
+        chosen = [recipes()[name] for name in args.recipes]
+        every = [(x["env_id"], variant(x), x["total_timesteps"]) for x in chosen]
+    tasks = list(every)
     cores = sorted(os.sched_getaffinity(0))
-    at_once = args.jobs or (1 if any("atari" in x for x in args.variants) else len(cores))
+    at_once = args.jobs or (1 if any("atari" in x for _, x, _ in tasks) else len(cores))
     common["jobs"], pinned = at_once, at_once == len(cores)
     common["cores"] = 1 if pinned else len(cores)
-    peers = {text.partition("=")[0]: text for text in args.peer}
     jobs, recorded = [], 0
-    every = itertools.product(args.seeds, args.env_ids, [*args.variants, *peers])
-    for seed, env_id, variant in every:
-        job = {"variant": variant, "env_id": env_id, "seed": seed, **common}
+    for seed, (env_id, name, steps) in itertools.product(args.seeds, tasks):
+        job = {"variant": name, "env_id": env_id, "seed": seed, "total_timesteps": steps, **common}
         try:
             words = peer_command(job, peers, pair(args.variants[-1].removeprefix("sb3:")))
         except Failure as failure:
-            if (seed, env_id) == (args.seeds[0], args.env_ids[0]):
-                warn(f"{variant}: {failure}")
+            if (seed, env_id) == (args.seeds[0], tasks[0][0]):
+                warn(f"{name}: {failure}")
                 failed += 1
             continue
         if key(job) in done:

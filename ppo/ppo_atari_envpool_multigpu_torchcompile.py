@@ -657,7 +657,7 @@ if __name__ == "__main__":
         torch.manual_seed(int(sequence.generate_state(1)[0]))
 
     # storage: rows 0 to T - 1 are the rollout's steps. subtle: row T holds next_obs, from which the
-    # last step bootstraps, and is row 0 of the next rollout.
+    # last step bootstraps; its obs is row 0 of the next rollout.
     storage = {
         "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
         "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
@@ -699,7 +699,7 @@ if __name__ == "__main__":
     steps = torch.arange(T + 1, device=device).split(1)  # its argument, a tensor: a graph takes one
     one_norm = replace(args, norm_adv=False)  # weigh normalises, over all ranks
     gradients = partial(compute_gradients, agent, one_norm, batch)  # mb_inds -> LOSSES, (7,)
-    run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
+    run_epoch = partial(train_epoch, gradients, optimizer)  # trains: b_inds -> LOSSES of each
     # fast, CUDA graph: one launch replays a step, or an epoch, in place of a launch a kernel. The
     # first two calls warm up, the third runs and is then captured: all three are real
     if "cudagraphs" in modes:
@@ -780,6 +780,7 @@ if __name__ == "__main__":
         all_rows = [torch.empty_like(rows) for _ in range(W)]
         dist.all_gather(all_rows, rows)
         explained_var = explained_variance(*torch.cat(all_rows, dim=1))
+        # means over the update; CleanRL logs those of its last minibatch
         metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
 
         # Log

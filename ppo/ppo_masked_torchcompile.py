@@ -624,7 +624,7 @@ if __name__ == "__main__":
         restore(args, checkpoint, agent, optimizer, rng, device)
 
     # storage: rows 0 to T - 1 are the rollout's steps. subtle: row T holds next_obs, from which the
-    # last step bootstraps, and is row 0 of the next rollout.
+    # last step bootstraps; its obs is row 0 of the next rollout.
     storage = {
         "obs": torch.zeros((T + 1, N, *obs_space.shape), device=device),
         "masks": torch.zeros((T + 1, N, action_space.n), dtype=torch.bool, device=device),
@@ -659,7 +659,7 @@ if __name__ == "__main__":
     # the functions above with all bound that stays the same from call to call
     policy = partial(act, agent, storage, noise)  # a row's index -> its actions, (N,)
     gradients = partial(compute_gradients, agent, args, batch)  # mb_inds -> LOSSES, (7,)
-    run_epoch = partial(train_epoch, gradients, optimizer)  # b_inds -> LOSSES of each minibatch
+    run_epoch = partial(train_epoch, gradients, optimizer)  # trains: b_inds -> LOSSES of each
     # fast, CUDA graph: one launch replays an epoch, in place of a launch a kernel. The first two
     # calls warm up, the third runs and is then captured: all three are real updates
     if "cudagraphs" in modes:
@@ -749,6 +749,7 @@ if __name__ == "__main__":
                 if approx_kl > args.target_kl:  # sync: whether to go on is decided here
                     break
         explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
+        # means over the update; CleanRL logs those of its last minibatch
         metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
 
         # Log
@@ -765,7 +766,7 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: evaluated once, or a signal after the checkpoint would end the loop unsaved
+        # subtle: read once: read again below, a signal in between would end the run unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

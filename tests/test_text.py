@@ -217,6 +217,7 @@ def test_paths_and_commands_exist(text):
     for name in set(re.findall(r"\./run\.sh (\w+)", text)) - {
         "test",
         "bench",
+        "recipe",
         "NAME",
         "NAME_torchcompile",
     }:

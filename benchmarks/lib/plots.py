@@ -24,8 +24,9 @@ from lib.choose import (
     plain,
     sitting,
 )
+from lib.recipes import recipes, runs_of
 from lib.records import read
-from lib.stats import ratio, rounds, seeds_as_one, sps
+from lib.stats import curves, ratio, rounds, seeds_as_one, sps
 from lib.tables import machine, of_systems, when
 from matplotlib.figure import Figure
 from matplotlib.transforms import blended_transform_factory
@@ -155,6 +156,32 @@ def plot_ideas(records: list[dict]) -> Figure | None:
     return fig
 
 
+def plot_recipes(records: list[dict]) -> Figure | None:
+    """Returns over minutes of each recipe: mean, least and most over seeds; the zoo's score."""
+    found = {name: (recipe, runs_of(records, recipe)) for name, recipe in recipes().items()}
+    found = {name: (recipe, same) for name, (recipe, same) in found.items() if same}
+    if not found:
+        return None
+    shown = [r for _, same in found.values() for r in same]
+    counts = sorted({len(same) for _, same in found.values()})
+    note = f"Line: mean over {' or '.join(map(str, counts))} seeds, actions sampled as in training."
+    note += " Band: least to most.\nGrey: what RL Baselines3 Zoo's PPO scored, by the most likely"
+    note += f" actions.\nCompiling counts. {machine(shown[0])} a run, {when(shown)}"
+    rows = -(-len(found) // 2)
+    fig = figure(7, 0.8 + 1.7 * rows, note)
+    for i, (name, (recipe, same)) in enumerate(found.items(), 1):
+        ax = fig.add_subplot(rows, 2, i, title=name)
+        _, seconds, returns = curves(same, 50)
+        ax.fill_between(seconds / 60, returns.min(0), returns.max(0), color=BLUE, alpha=0.2, lw=0)
+        ax.plot(seconds / 60, returns.mean(0), color=BLUE)
+        if "zoo" in recipe:
+            ax.axhline(recipe["zoo"]["return"], color=GREY, lw=1)
+        ax.set_xlim(left=0)
+        if i > len(found) - 2:
+            ax.set_xlabel("minutes")
+    return fig
+
+
 def plot_learning(records: list[dict]) -> Figure | None:
     """Returns over steps by default flags of both versions, a panel a pair, environment and
     schedule with ENOUGH seeds of both, of the machine with most runs."""
@@ -189,6 +216,7 @@ def write(folder: Path) -> None:
         "minutes": plot_minutes(learning),
         "learning": plot_learning(learning),
         "ideas": plot_ideas(learning),
+        "recipes": plot_recipes(learning),
     }.items():
         if fig:
             fig.savefig(folder / f"{name}.png")

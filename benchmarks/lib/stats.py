@@ -65,9 +65,21 @@ def bootstrap(statistic, *samples: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
-    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
-    seconds until then; mean and standard deviation of the returns since the last point."""
+def iqm(sample: list[float]) -> tuple[float, float, float]:
+    """Interquartile mean, and the ends of its 95% bootstrap interval (arXiv:2108.13264)."""
+    from scipy import stats  # here, as ./run.sh recipe does without it
+
+    def statistic(x, axis=-1):
+        return stats.trim_mean(x, 0.25, axis=axis)
+
+    drawn = {"n_resamples": 10_000, "method": "percentile", "rng": 0}
+    found = stats.bootstrap((sample,), statistic, **drawn).confidence_interval
+    return float(statistic(sample)), float(found.low), float(found.high)
+
+
+def curves(runs: list[dict], points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Curves of several seeds at the same environment steps, (points,): these, the mean seconds
+    until then, (points,), and the returns since the last point, (seeds, points)."""
     ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
     seconds, rows = [], []
     for steps, at, returns in (np.transpose(run["curve"]) for run in runs):
@@ -76,9 +88,14 @@ def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
         # where no episode ended, a line between its neighbours
         rows.append(np.interp(range(points), list(means), list(means.values())))
         seconds.append(np.interp(ends[1:], steps, at))
-    return np.array(
-        [ends[1:], np.mean(seconds, 0), np.mean(rows, 0), np.std(rows, 0, ddof=len(rows) > 1)]
-    )
+    return ends[1:], np.mean(seconds, 0), np.array(rows)
+
+
+def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
+    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
+    seconds until then; mean and standard deviation of the returns since the last point."""
+    steps, seconds, rows = curves(runs, points)
+    return np.array([steps, seconds, np.mean(rows, 0), np.std(rows, 0, ddof=len(rows) > 1)])
 
 
 def permutation_p(a: list[float], b: list[float]) -> float:

@@ -42,12 +42,14 @@ from lib.choose import (
     on_front,
 )
 from lib.pairs import PAIRS
+from lib.recipes import command, recipes, runs_of, trials_of
 from lib.records import as_of_today, pair, part
 from lib.stats import (
     after,
     bootstrap,
     difference,
     groups,
+    iqm,
     mean_std,
     over_seeds,
     permutation_p,
@@ -503,3 +505,53 @@ def learning_table(records: list[dict]) -> str:
     return rows_of(
         ["", "steps", "script", "return", "each seed", "minus eager [95% interval]"], rows
     )
+
+
+def short(x: float, around: float) -> str:
+    """A return with as many digits as one of this size needs."""
+    return f"{x:{',.0f' if abs(around) >= 100 else ',.1f'}}"
+
+
+def million_steps(steps: int) -> str:
+    """1_000_000 -> '1M', 100_000 -> '0.1M'."""
+    return f"{steps / 1e6:g}M"
+
+
+def recipe_table(records: list[dict], log: bool = False) -> str:
+    """What recipes come to, a row each: interquartile mean over seeds of a run's mean score by the
+    most likely actions, with its interval, the least and the most; the zoo's score; minutes. The
+    log has sampled actions' score too, and how many sets of flags were tried."""
+    rows, shown = [], []
+    for name, recipe in recipes().items():
+        same = [r for r in runs_of(records, recipe) if "eval_deterministic" in r]
+        shown += same
+        scored, ends, sampled, minutes = "not measured", "", "", ""
+        if same:
+            scores = [r["eval_deterministic"]["mean"] for r in same]
+            form = "{:,.0f}" if max(map(abs, scores)) >= 100 else "{:,.1f}"
+            scored = f"{form} [{form}, {form}]".format(*iqm(scores))
+            ends = f"{form} to {form}".format(min(scores), max(scores))
+            sampled = form.format(iqm([r["eval"]["mean"] for r in same])[0])
+            minutes = f"{took(same)} ({recipe['total_timesteps'] / 1e6:g}M)"
+        zoo = ""
+        if "zoo" in recipe:
+            value, steps, env_id = (recipe["zoo"][x] for x in ("return", "steps", "env_id"))
+            old = f", {env_id.rpartition('-')[2]}" * (env_id != recipe["env_id"])
+            zoo = f"{value:,} ({steps / 1e6:g}M{old})"
+        rows.append([f"`{name}`", scored, ends, zoo, minutes])
+        if log:
+            seeds = " ".join(str(r["seed"]) for r in same)
+            rows[-1] += [sampled, seeds, str(trials_of(records, recipe))]
+    header = ["task", "return [95% interval]", "least to most", "zoo's", "minutes (steps)"]
+    table = rows_of(header + ["sampled actions", "seeds", "sets of flags tried"] * log, rows)
+    if not shown:
+        return table
+    where = place(shown) if log else f"{machine(shown[0])} a run, {when(shown)}"
+    counts = {len(found) for found in (runs_of(records, x) for x in recipes().values()) if found}
+    return f"{table}\n\n*{where}; {' or '.join(map(str, sorted(counts)))} seeds.*"
+
+
+def recipe_commands() -> str:
+    """Each recipe's whole command."""
+    lines = [f"./run.sh {command(recipe)}" for recipe in recipes().values()]
+    return "```bash\n" + "\n".join(lines) + "\n```"

@@ -1,0 +1,44 @@
+"""Recipes, ppo/recipes.toml: their commands, and the runs that show what they come to."""
+
+import tomllib
+
+from lib.choose import MACHINE, learned
+from lib.records import ROOT
+
+PATH = ROOT / "ppo" / "recipes.toml"
+CHOOSING, REPORTED = range(101, 104), range(1, 6)  # seeds
+
+
+def recipes() -> dict[str, dict]:
+    """{name: script, env_id, total_timesteps, flags, and zoo where it has one}."""
+    found = tomllib.loads(PATH.read_text())
+    return {name: {"env_id": name} | recipe for name, recipe in found.items()}
+
+
+def variant(recipe: dict) -> str:
+    """As learning.py takes it: 'NAME_torchcompile:compile --flag value'."""
+    return f"{recipe['script']}_torchcompile:compile {recipe['flags']}".strip()
+
+
+def command(recipe: dict) -> str:
+    """What ./run.sh is given."""
+    head = f"{recipe['script']}_torchcompile --compile --no-cuda --env-id {recipe['env_id']}"
+    return f"{head} --total-timesteps {recipe['total_timesteps']} {recipe['flags']}".strip()
+
+
+def runs_of(records: list[dict], recipe: dict, seeds=REPORTED) -> list[dict]:
+    """Finished runs of a recipe that had a core to themselves, of the newest one's machine."""
+    asked = variant(recipe), recipe["env_id"], recipe["total_timesteps"], 1, False
+    fields = "variant", "env_id", "total_timesteps", "cores", "cut"
+    every = [r for same in learned(records) for r in same if r["seed"] in seeds]
+    found = [r for r in every if tuple(r[x] for x in fields) == asked]
+    last = max(found, key=lambda r: r["date"], default=None)
+    return [r for r in found if all(r[x] == last[x] for x in MACHINE)]
+
+
+def trials_of(records: list[dict], recipe: dict) -> int:
+    """How many sets of flags and steps were tried on the seeds that choose a recipe."""
+    every = [r for same in learned(records) for r in same if r["seed"] in CHOOSING]
+    asked = recipe["script"], recipe["env_id"]
+    found = [r for r in every if (r["pair"], r["env_id"]) == asked]
+    return len({(r["variant"], r["total_timesteps"]) for r in found})

@@ -1,0 +1,50 @@
+"""Recipes: commands that solve a task in minutes on one CPU core, from ppo/recipes.toml.
+
+./run.sh recipe                             # all of them, with returns and minutes
+./run.sh recipe LunarLander-v3 --seed 2     # runs one; further flags win
+python benchmarks/recipe.py LunarLander-v3  # its command, as ./run.sh takes it
+"""
+
+import difflib
+import importlib.util
+import sys
+from statistics import median
+
+from lib.recipes import command, recipes, runs_of
+from lib.records import RESULTS, read
+from lib.stats import values
+
+
+def table() -> str:
+    """A line a recipe: what seeds 1 to 5 scored by the most likely actions, and in how long."""
+    records = read(RESULTS / "learning.jsonl")
+    lines = [f"{'recipe':32}{'return, 5 seeds':>18}{'minutes':>9}  script"]
+    for name, recipe in recipes().items():
+        same = runs_of(records, recipe)
+        returns = [found["mean"] for found in values(same, "eval_deterministic")]
+        scored, minutes = "not measured", ""
+        if returns:
+            scored = f"{min(returns):,.0f} to {max(returns):,.0f}"
+            minutes = f"{median(values(same, 'seconds')) / 60:.2g}"
+        lines.append(f"{name:32}{scored:>18}{minutes:>9}  {recipe['script']}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    name, known = " ".join(sys.argv[1:]), recipes()
+    if not name:
+        print(table())
+        return 0
+    near = difflib.get_close_matches(name, known, 3, 0.4) or known
+    problem = f"no recipe '{name}'; the nearest: {', '.join(near)}"
+    if name in known:
+        if "envpool" not in known[name]["script"] or importlib.util.find_spec("envpool"):
+            print(command(known[name]))
+            return 0
+        problem = f"recipe '{name}' needs EnvPool, which is not installed"
+    print(problem, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Recipes and the search for hyper-parameters: commands that scripts take, tables that count."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import envpool
+import gymnasium as gym
+import learning
+import optuna
+import pytest
+import recipe
+import tune
+import tyro
+from helpers import ROOT, load, said
+from lib import plots, recipes, records, tables
+
+ALL = recipes.recipes()
+TINY = {"script": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1024, "flags": "--gamma 0.9"}
+
+
+def call(*words):
+    """./run.sh recipe, as a person would call it."""
+    command = [ROOT / "run.sh", "recipe", *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_script_takes_a_recipe(name):
+    """Its flags parse, and its environment is one that the script can have."""
+    about = ALL[name]
+    script, *flags = recipes.command(about).split()
+    args = tyro.cli(load(script).Args, args=flags)
+    assert args.compile and not args.cuda
+    assert args.env_id == about["env_id"] and args.total_timesteps == about["total_timesteps"]
+    assert records.split_variant(recipes.variant(about))[0] == script
+    ids = envpool.list_all_envs() if "envpool" in script else gym.registry
+    assert args.env_id in ids
+
+
+def test_run_sh_lists_recipes_and_names_the_nearest():
+    done = call()
+    assert done.returncode == 0 and all(name in done.stdout for name in ALL)
+    done = call("LunarLander-v2")
+    assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
+    assert "LunarLander-v3" in done.stderr and "Taxi" not in done.stderr
+
+
+def test_a_recipe_without_its_package(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["recipe.py", "Hopper-v5"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert recipe.main() == 2
+    out, err = capsys.readouterr()
+    assert not out and err == "recipe 'Hopper-v5' needs EnvPool, which is not installed\n"
+
+
+@pytest.mark.slow
+def test_run_sh_prints_a_recipe_and_runs_it(tmp_path):
+    """Further flags win; the printed command is the recipe's."""
+    more = ["--total-timesteps", "1024", "--no-compile", "--runs-dir", str(tmp_path)]
+    done = call("CartPole-v1", *more)
+    shown = f"./run.sh {recipes.command(ALL['CartPole-v1'])} {' '.join(more)}"
+    assert done.returncode == 0 and done.stdout.splitlines()[0] == shown
+    (summary,) = tmp_path.glob("*/summary.json")
+    assert json.loads(summary.read_text())["global_step"] == 1024
+
+
+def run(seed, score, **more):
+    """A record of TINY, as learning.py appends it."""
+    fields = {"variant": recipes.variant(TINY), "env_id": "CartPole-v1", "total_timesteps": 1024}
+    fields |= {"until": None, "cpu": "P", "cores": 1, "gpu": None, "commit": "c", "seed": seed}
+    fields |= {"global_step": 1024, "date": f"2026-01-02T00:0{seed % 10}", "seconds": 90.0}
+    fields |= {"eval": {"mean": score - 1}, "eval_deterministic": {"mean": score}, **more}
+    return fields | {"mean_return": 0.0, "curve": [[512, 30.0, 1.0], [1024, 90.0, score]]}
+
+
+def test_what_recipes_come_to(monkeypatch):
+    """Reported seeds alone, each by its last run; trials are counted on the other seeds."""
+    zoo = {"return": 242, "steps": 1_000_000, "env_id": "CartPole-v0"}
+    for module in (tables, plots):
+        monkeypatch.setattr(
+            module, "recipes", lambda: {"Tiny": TINY | {"zoo": zoo}, "B": ALL["Taxi-v4"]}
+        )
+    found = [run(1, 1.0, date="2026-01-01"), run(2, 9.0, cores=2), run(3, 9.0, until=512)]
+    found += [run(seed, 100.0 * seed) for seed in (1, 2, 3, 4, 5, 6)]
+    found += [run(101, 9.0), run(102, 9.0), run(101, 9.0, variant="ppo_torchcompile:compile")]
+    guide, _, caption = tables.recipe_table(found).rpartition("\n\n")
+    row, other = guide.splitlines()[2:]
+    text = "| `Tiny` | 300 [133, 467] | 100 to 500 | 242 (1M, v0) | 1.5 (0.001024M) |"
+    assert row == text and other == "| `B` | not measured |  |  |  |"
+    assert caption == "*P, 1 core a run, 2026-01-02; 5 seeds.*"
+    assert "| 299 | 1 2 3 4 5 | 2 |" in tables.recipe_table(found, log=True)
+    (ax,) = plots.plot_recipes(found).axes
+    assert ax.get_title("left") == "Tiny" and list(ax.lines[1].get_ydata()) == [242, 242]
+    assert ax.lines[0].get_ydata()[-1] == 300 and ax.lines[0].get_xdata()[-1] == 1.5
+    assert plots.plot_recipes(found[8:9]) is None and "not m" in tables.recipe_table(found[8:9])
+
+
+@pytest.mark.slow
+def test_a_recipe_is_learned_and_played_both_ways(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(learning, "recipes", lambda: {"Tiny": TINY})
+    flags = ["--recipes", "Tiny", "--seeds", "1", "--eval-games", "2", "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["learning.py", *flags])
+    assert learning.main() == 0
+    (record,) = records.read(tmp_path / "learning.jsonl")
+    assert record["args"]["gamma"] == 0.9 and record["global_step"] == 1024
+    assert record["eval"]["episodes"] == record["eval_deterministic"]["episodes"] == 2
+    assert record["eval"] != record["eval_deterministic"]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("script", ["ppo", "ppo_lstm", "ppo_continuous_action_envpool"])
+def test_a_search_space_is_one_of_flags(script):
+    """All that may be drawn is taken by the script."""
+    study = optuna.create_study()
+    for seed in range(40):
+        study.sampler = optuna.samplers.RandomSampler(seed)
+        flags = tune.flags_of(tune.suggest(study.ask(), script))
+        tyro.cli(load(script).Args, args=flags)
+    assert len(flags) in (19, 20) and "--learning-rate" in flags
+
+
+def tuned(monkeypatch, capsys, *flags):
+    """tune.py's main: its status and what it printed."""
+    monkeypatch.setattr(sys, "argv", ["tune.py", *flags])
+    try:
+        status = tune.main()
+    except SystemExit as ended:
+        status = ended.code
+    out, err = capsys.readouterr()
+    return SimpleNamespace(returncode=status, stdout=out, stderr=err)
+
+
+def test_what_a_script_refuses_ends_before_a_trial(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    done = tuned(monkeypatch, capsys, "--script", "ppo", "--env-id", "Pendulum-v1")
+    assert done.returncode == 2 and "needs vectors and discrete actions" in said(done.stderr)
+    done = tuned(monkeypatch, capsys, "--script", "nope", "--env-id", "CartPole-v1")
+    assert done.returncode == 2 and "no script 'nope'" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_study_goes_on(tmp_path, monkeypatch, capsys):
+    """The second call adds a trial to the first one's, and prints a command that can be run."""
+    monkeypatch.chdir(tmp_path)
+    flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "4096"]
+    assert "best of 2 trials" in tuned(monkeypatch, capsys, *flags, "--trials", "2").stdout
+    done = tuned(monkeypatch, capsys, *flags, "--trials", "1")
+    assert done.returncode == 0 and "best of 3 trials" in done.stdout
+    python, script, *words = done.stdout.splitlines()[-1].split()
+    assert (python, script) == ("python", "ppo/ppo.py")
+    assert tyro.cli(load("ppo").Args, args=words).total_timesteps == 4096

@@ -193,7 +193,7 @@ def test_what_stands_side_by_side_is_of_one_sitting():
 
 
 def test_speeds_of_all_systems():
-    """Each mode's best; ratios within a round; a simulator whose speed differs is named."""
+    """Each mode's best; ratios within a round; whose speed differs is named."""
     found = session("CleanRL", [123.4]) + session("LeanRL", [900.0]) + session("sb3", [55.5])
     found += session(EAGER, [100.0, 200.0, 400.0]) + session(FAST, [999.0] * 3)
     modes = {"compile": 300.0, "compile+cudagraphs": 600.0, "compile+bfloat16": 500.0}
@@ -210,13 +210,14 @@ def test_speeds_of_all_systems():
         ["CleanRL", "123", "1.23"],
         ["LeanRL", "900", "9.00"],
     ]
-    assert how == "*P, 2 cores, 2026-01-02; medians of 3 interleaved rounds.*"
+    text = "*P, 2 cores, 2026-01-02; medians of 3 interleaved rounds; "
+    assert how == f"{text}steps/s of eager version of `{EAGER}` 100 to 400.*"
     assert "--compile` makes 3 times the steps per second" in tables.speedup([found])
     many = [r | {"pair": choose.MANY} for r in found]  # CleanRL has no script of that name
     assert "CleanRL" not in tables.speeds([many]) and "LeanRL" not in tables.speeds([many])
     assert tables.speedup([session(EAGER, [1.0])]) == ""
     alone = session("simulator", [100.0, 130.0])
-    assert f"differed between rounds of `{EAGER}` by 30%.*" in tables.speeds([found + alone])
+    assert f"differed between rounds of `{EAGER}` by 30%; " in tables.speeds([found + alone])
     assert "LeanRL --compile | 321 |" in tables.speeds(
         [found + session("LeanRL --compile", [321.0])]
     )

@@ -123,7 +123,8 @@ def learned(records: list[dict]) -> list[list[dict]]:
     """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
     last. A variant is named with the flags that it would need today; `cut` are runs that were
     ended before they had taken all steps. Left out is what is `superseded`: its script no longer
-    gives the same losses."""
+    gives the same losses. Runs of eager versions that had their learning rate in float64, where
+    today's have float32 as the fast versions, are kept apart: `learning_rate_dtype`."""
     records = [
         {
             **r,
@@ -134,10 +135,10 @@ def learned(records: list[dict]) -> list[list[dict]]:
         for r in records
         if not r.get("superseded")
     ]
-    names = (*TASK, "until", "variant", "seed")
-    runs = {r.get("run") or tuple(r[name] for name in names): r for r in records}
+    names = (*TASK, "until", "variant", "seed", "learning_rate_dtype")
+    runs = {r.get("run") or tuple(r.get(name) for name in names): r for r in records}
     in_time = sorted(runs.values(), key=lambda r: r["date"])
-    runs = {tuple(r[name] for name in names): r for r in in_time}
+    runs = {tuple(r.get(name) for name in names): r for r in in_time}
     found = [r for r in runs.values() if r["mean_return"] is not None]
     order = ("pair", "env_id", "total_timesteps", "variant", "seed")
     found.sort(key=lambda r: [r[name] for name in order])
@@ -162,7 +163,7 @@ def columns(records: list[dict], key) -> dict[str, tuple[list[dict], str]]:
     """{column: (runs of its variant with the largest key, flags that the column does not name)};
     whatever is not ours has a column of its own."""
     found: dict[str, tuple[list[dict], str]] = {}
-    for (variant,), runs in groups(records, "variant").items():
+    for (variant, _), runs in groups(records, "variant", "learning_rate_dtype").items():
         name, flags = NAMES.get(variant, variant), []
         if ours(runs[0]):
             script, *flags = label(variant).strip("`").split()

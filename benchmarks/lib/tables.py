@@ -146,6 +146,14 @@ def speeds(sessions: list[list[dict]]) -> str:
     shared = ", ".join(f"`{name}` by {x:.0%}" for name, x in apart.items() if x > 0.1)
     if shared:
         how += f"; the simulator's own speed differed between rounds of {shared}"
+    uneven = []
+    for same in sessions:
+        for name, runs in of_systems(same).items():
+            least, most = min(values(runs)), max(values(runs))
+            if most > 1.5 * least:
+                uneven.append(f"{name} of `{same[0]['pair']}` {least:,.0f} to {most:,.0f}")
+    if uneven:
+        how += f"; steps/s of {', '.join(uneven)}"
     header = ["script", "system", "steps/s", "times eager", "of the simulator"]
     return f"{rows_of(header, rows, text=2)}\n\n*{how}.*"
 
@@ -256,8 +264,8 @@ def returns(records: list[dict]) -> str:
         return len(runs), max((r["date"] for r in runs), default="")
 
     finished = [r for same in learned(records) for r in same if not r["cut"]]
-    for (env_id, variant, of_pair, _), same in groups(
-        finished, "env_id", "variant", "pair", "cpu"
+    for (env_id, variant, of_pair, *_), same in groups(
+        finished, "env_id", "variant", "pair", "cpu", "learning_rate_dtype"
     ).items():
         steps = PUBLISHED.get(env_id, (0, 0, 0))[2]
         same = sorted((r for r in same if r["total_timesteps"] == steps), key=lambda r: r["date"])
@@ -489,10 +497,11 @@ def learning_table(records: list[dict]) -> str:
     that were cut ended at steps of their own, and are not compared."""
     rows = []
     for same in learned(records):
-        cases = groups(same, "variant")
-        for (variant,), runs in cases.items():
+        cases = groups(same, "variant", "learning_rate_dtype")
+        for (variant, dtype), runs in cases.items():
             compared = variant != pair(variant) and not runs[0]["cut"]
-            eager = cases.get((pair(variant),), []) if compared else []
+            eager = [found for (name, _), found in cases.items() if name == pair(variant)]
+            eager = max(eager, key=len, default=[]) if compared else []
             a, b, apart = values(eager, "mean_return"), values(runs, "mean_return"), ""
             if min(len(a), len(b)) > 1:
                 low, high = bootstrap(difference, a, b)
@@ -500,7 +509,10 @@ def learning_table(records: list[dict]) -> str:
             if min(len(a), len(b)) >= ENOUGH:
                 apart += f", p = {permutation_p(a, b):.3f}"
             each = ", ".join(f"{r['seed']}: {r['mean_return']:,.1f}" for r in runs)
-            first = [*task(runs, records), label(variant)]
+            first = [
+                *task(runs, records),
+                label(variant) + f", learning rate in {dtype}" * bool(dtype),
+            ]
             rows.append([*first, over_seeds(runs), each, apart])
     return rows_of(
         ["", "steps", "script", "return", "each seed", "minus eager [95% interval]"], rows

@@ -22,6 +22,8 @@ NAMES = {"simulator": "simulator alone", "sb3": SB3}
 GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
 PHASES = ("rollout", "advantages", "update", "log")
 BFLOAT16_TRICK = "bfloat16, beside all others"
+KEPT_MEMORY_TRICK = "kept memory"
+ALL_OFF = "nothing but the file's other differences"
 TRICKS = {  # name: labels in ablation.py of the case with it alone, and of the one without it
     "compiled gradients": ("compile", None),
     "compiling, with NHWC": ("compile with channels-last", "without compile and channels-last"),
@@ -29,7 +31,7 @@ TRICKS = {  # name: labels in ablation.py of the case with it alone, and of the 
     "acting in NumPy": (None, "without acting in NumPy"),
     "the LSTM in one call": (None, "without the fused LSTM"),
     "CUDA graphs": ("CUDA graphs", "without CUDA graphs"),
-    "kept memory": ("kept memory", "without kept memory"),
+    KEPT_MEMORY_TRICK: ("kept memory", "without kept memory"),
     "sleeping threads, two runs at once": (None, "without sleeping threads"),
     BFLOAT16_TRICK: ("all on, and bfloat16", None),
 }

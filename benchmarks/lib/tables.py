@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 from lib.choose import (
+    ALL_OFF,
     BFLOAT16,
     BFLOAT16_TRICK,
     CLEANRL,
@@ -17,6 +18,7 @@ from lib.choose import (
     FAST_VERSION,
     GROUPS,
     IN_PARALLEL,
+    KEPT_MEMORY_TRICK,
     LEANRL,
     MACHINE,
     MANY,
@@ -323,7 +325,9 @@ def gains(same: list[dict]) -> dict[str, tuple[str, str]]:
     found = {}
     for trick, (on, off) in TRICKS.items():
         only, without = cases.get(("on", on), []), cases.get(("off", off), [])
-        pair = times(only, eager), times(without, full)
+        # run.sh keeps memory for eager versions too: without it there is the fast file, all off
+        base = cases.get(("on", ALL_OFF), eager) if trick == KEPT_MEMORY_TRICK else eager
+        pair = times(only, base), times(without, full)
         if trick == BFLOAT16_TRICK:
             pair = "", times(full, cases.get(("", on), []))  # all on are with it
         elif ("two", off) in cases:

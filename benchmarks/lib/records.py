@@ -264,8 +264,10 @@ def timed_lines(
         reader.join(5)  # no longer: a process that it leaves behind may hold the pipe
         err.seek(0)
         if status and not (stopped and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
-            said = err.read().strip() or "".join(line for _, line in lines).strip() or "no output"
-            raise Failure(f"status {status}: {said.splitlines()[-1][-300:]}")
+            said = err.read().strip() or "".join(line for _, line in lines)
+            framed = re.search(r"─╮\n(.*?)(?:│ ─|╰)", said, re.DOTALL)  # a message of tyro's
+            said = " ".join(framed[1].replace("│", " ").split()) if framed else said.strip()
+            raise Failure(f"status {status}: {(said or 'no output').splitlines()[-1][-300:]}")
         return lines
 
 

@@ -24,7 +24,8 @@ def table() -> str:
         returns = [found["mean"] for found in values(same, "eval_deterministic")]
         scored, minutes = "not measured", ""
         if returns:
-            scored = f"{min(returns):,.0f} to {max(returns):,.0f}"
+            form = "{:,.0f}" if max(map(abs, returns)) >= 100 else "{:,.1f}"
+            scored = f"{form} to {form}".format(min(returns), max(returns))
             minutes = f"{median(values(same, 'seconds')) / 60:.2g}"
         lines.append(f"{name:32}{scored:>18}{minutes:>9}  {recipe['script']}")
     return "\n".join(lines)

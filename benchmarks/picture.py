@@ -41,7 +41,7 @@ def page(images: tuple[Image.Image, ...], labels: list[str]) -> Image.Image:
     width = sum(image.width + GAP for image in images) - GAP
     found = Image.new("RGB", (width, images[0].height + LABEL), "white")
     draw, left = ImageDraw.Draw(found), 0
-    look = {"fill": "black", "anchor": "ma", "align": "center", "font": ImageFont.load_default(15)}
+    look = {"fill": "black", "anchor": "ma", "align": "center", "font": ImageFont.load_default(13)}
     for image, label in zip(images, labels, strict=True):
         found.paste(image, (left, 0))
         draw.multiline_text((left + image.width / 2, image.height + 4), label, **look)
@@ -54,7 +54,7 @@ def words(record: dict) -> str:
     mean = record["eval"]["mean"]
     score = f"{mean:,.0f}" if abs(mean) >= 100 else f"{mean:.1f}"
     took = f"{record['seconds'] / 60:.2g} minutes, {cores(record['cores'])}"
-    return f"{record['env_id']}: {score}\n{record['script']}\n{took}"
+    return f"{record['env_id']}: {score}\n{record['script'].removesuffix('_torchcompile')}\n{took}"
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores and films a trained agent
                             one with _multigpu in its name by torchrun, a process a GPU, or 2
   ./run.sh NAME --help      the flags of that script
-  ./run.sh recipe [NAME]    the tasks of ppo/recipes.toml, solved in minutes on a core; runs one
+  ./run.sh recipe [NAME]    the tasks of ppo/recipes.toml, trained in minutes on a core; runs one
   ./run.sh test [ARGS]      lint, then pytest with ARGS, a worker a core; -m "not slow": quick ones
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
   ./run.sh --help           this text

@@ -1,4 +1,4 @@
-"""Recipes: commands that solve a task in minutes on one CPU core, from ppo/recipes.toml.
+"""Recipes: commands that train a task in minutes on one CPU core, from ppo/recipes.toml.
 
 ./run.sh recipe                             # all of them, with returns and minutes
 ./run.sh recipe LunarLander-v3 --seed 2     # runs one; further flags win

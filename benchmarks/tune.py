@@ -3,8 +3,9 @@
     python benchmarks/tune.py --script ppo_torchcompile:compile --env-id LunarLander-v3 --jobs 2
     PYTHONPATH=examples python benchmarks/tune.py --script ppo --env-id my_envs:HiddenCartPole-v1
 
-A trial trains once with each of --seeds, and scores the mean return of the last 100 episodes. It is
-ended where it is below the median of earlier trials, after a quarter, half or three quarters. The
+A trial trains once with each of --seeds, and scores the mean return of the last 100 episodes. After
+a quarter, a half and three quarters of a run it is ended if it is below the median of what earlier
+trials had there. suggest() has the flags that are searched; the others keep their defaults. The
 study is kept in runs/tune, and the same command goes on with it. At the end stands the command of
 the best trial. Judge it by other seeds: those that chose it flatter it.
 """

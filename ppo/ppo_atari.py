@@ -433,7 +433,7 @@ def open_run(args, global_step):
 
 def catch_signals(stop_signals):
     """Lets Ctrl+C, SIGTERM and SIGHUP, unless nohup ignores it, append their number to a list, for
-    the loop to stop. A second one of the same, but SIGHUP, ends the run at once."""
+    the loop to stop. A second Ctrl+C or SIGTERM ends the run at once; a second SIGHUP does not."""
     signals = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signals.append(signal.SIGHUP)
@@ -640,8 +640,8 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        # the last 100 episodes, or N if more: of environments that started together the short
-        # episodes end first, and fewer would be all alike
+        # the last 100 episodes, or N if that is more: N environments that start together end their
+        # short episodes first, so fewer than N would leave the long ones out
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
@@ -649,7 +649,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: read once: read again below, a signal in between would end the run unsaved
+        # subtle: stop_signals is read once: read again below the checkpoint, a signal that came in
+        # between would end the run unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

@@ -108,8 +108,8 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL; all else stays
-    # fast, both: that is for a CPU and a GPU, while `CUDA graph` is for a GPU alone. Switches, so
-    # that what each one gains can be measured
+    # fast, both: so on a CPU and on a GPU; hunks with `CUDA graph` gain speed on a GPU alone.
+    # These are switches, so that what each one gains can be measured
     compile: bool = False  # compile the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a CUDA device
     numpy_acting: bool = True  # with --compile, or --cudagraphs on a GPU, act in NumPy
@@ -556,7 +556,7 @@ def open_run(args, global_step):
 
 def catch_signals(stop_signals):
     """Lets Ctrl+C, SIGTERM and SIGHUP, unless nohup ignores it, append their number to a list, for
-    the loop to stop. A second one of the same, but SIGHUP, ends the run at once."""
+    the loop to stop. A second Ctrl+C or SIGTERM ends the run at once; a second SIGHUP does not."""
     signals = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signals.append(signal.SIGHUP)
@@ -810,8 +810,8 @@ if __name__ == "__main__":
         for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        # the last 100 episodes, or E if more: of environments that started together the short
-        # episodes end first, and fewer would be all alike
+        # the last 100 episodes, or E if that is more: E environments that start together end their
+        # short episodes first, so fewer than E would leave the long ones out
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
@@ -819,7 +819,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: read once: read again below, a signal in between would end the run unsaved
+        # subtle: stop_signals is read once: read again below the checkpoint, a signal that came in
+        # between would end the run unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

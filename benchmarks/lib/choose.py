@@ -23,10 +23,11 @@ GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, 
 PHASES = ("rollout", "advantages", "update", "log")
 BFLOAT16_TRICK = "bfloat16, beside all others"
 KEPT_MEMORY_TRICK = "kept memory"
+COMPILE_PIXELS = "compile with channels-last"
 ALL_OFF = "nothing but the file's other differences"
 TRICKS = {  # name: labels in ablation.py of the case with it alone, and of the one without it
     "compiled gradients": ("compile", None),
-    "compiling, with NHWC": ("compile with channels-last", "without compile and channels-last"),
+    "compiling, with NHWC": (COMPILE_PIXELS, "without compile and channels-last"),
     "observations in NHWC": (None, "without channels-last"),
     "acting in NumPy": (None, "without acting in NumPy"),
     "the LSTM in one call": (None, "without the fused LSTM"),

@@ -12,6 +12,7 @@ from lib.choose import (
     BFLOAT16_TRICK,
     CLEANRL,
     COMPILE,
+    COMPILE_PIXELS,
     EAGER,
     EAGER_VERSION,
     ENOUGH,
@@ -221,11 +222,11 @@ def thesis(records: list[dict]) -> str:
         header += [f"{name}, minutes", "return"]
     of_all = [r for found in panels.values() for runs in found.values() for r in runs]
     seeds = sorted({r["seed"] for r in of_all})
-    timed = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    timed = f"{len(seeds)} run{'s' * (len(seeds) > 1)} each, seed {', '.join(map(str, seeds))}"
     ends_of = [r for x in panels.values() for y in x.values() for r in first_seeds(records, y[0])]
-    how = f"{machine(of_all[0])}. Minutes: {timed}, {when(of_all)}, from the start of the process, "
-    how += "compiling included. Returns: mean of the last 100 episodes, ± standard deviation over "
-    how += f"seeds 1 to {SEEDS}, {when(ends_of)}"
+    how = f"{machine(of_all[0])}. Minutes are of {timed}, {when(of_all)}, from the start of the "
+    how += f"process, compiling included. Returns are of {SEEDS} runs, seeds 1 to {SEEDS}, "
+    how += f"{when(ends_of)}: mean of the last 100 episodes, ± standard deviation over seeds"
     apart = ["64 environments in parallel, hyper-parameters of their own", *header[1:]]
     tables = [(header, MINUTES), (apart, IN_PARALLEL)]
     parts = [text, *(rows_of(head, million_rows(records, names)) for head, names in tables)]
@@ -327,6 +328,8 @@ def gains(same: list[dict]) -> dict[str, tuple[str, str]]:
         only, without = cases.get(("on", on), []), cases.get(("off", off), [])
         # run.sh keeps memory for eager versions too: without it there is the fast file, all off
         base = cases.get(("on", ALL_OFF), eager) if trick == KEPT_MEMORY_TRICK else eager
+        if on == COMPILE_PIXELS and without and not without[0]["gpu"]:
+            only = full  # on a CPU the eager version has all else: it keeps memory, threads sleep
         pair = times(only, base), times(without, full)
         if trick == BFLOAT16_TRICK:
             pair = "", times(full, cases.get(("", on), []))  # all on are with it

@@ -37,8 +37,9 @@ def runs_of(records: list[dict], recipe: dict, seeds=REPORTED) -> list[dict]:
 
 
 def trials_of(records: list[dict], recipe: dict) -> int:
-    """How many sets of flags and steps were tried on the seeds that choose a recipe."""
+    """How many sets of flags and steps were tried on the seeds that choose a recipe: those on
+    record, and those of tune.py."""
     every = [r for same in learned(records) for r in same if r["seed"] in CHOOSING]
     asked = recipe["script"], recipe["env_id"]
     found = [r for r in every if (r["pair"], r["env_id"]) == asked]
-    return len({(r["variant"], r["total_timesteps"]) for r in found})
+    return len({(r["variant"], r["total_timesteps"]) for r in found}) + recipe.get("tuned", 0)

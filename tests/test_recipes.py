@@ -91,7 +91,7 @@ def test_what_recipes_come_to(monkeypatch):
     text = "| `Tiny` | 300 [133, 467] | 100 to 500 | 242 (1M, v0) | 1.5 (0.001024M) |"
     assert row == text and other == "| `B` | not measured |  |  |  |"
     assert caption == "*P, 1 core a run, 2026-01-02; 5 seeds.*"
-    assert "| 299 | 1 2 3 4 5 | 2 |" in tables.recipe_table(found, log=True)
+    assert "| 299 | 1 2 3 4 5 | 2 | 600 |" in tables.recipe_table(found, log=True)
     (ax,) = plots.plot_recipes(found).axes
     assert ax.get_title("left") == "Tiny" and list(ax.lines[1].get_ydata()) == [242, 242]
     assert ax.lines[0].get_ydata()[-1] == 300 and ax.lines[0].get_xdata()[-1] == 1.5

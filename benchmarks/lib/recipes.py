@@ -6,7 +6,7 @@ from lib.choose import MACHINE, learned
 from lib.records import ROOT
 
 PATH = ROOT / "ppo" / "recipes.toml"
-CHOOSING, REPORTED = range(101, 104), range(1, 6)  # seeds
+CHOOSING, REPORTED, AGAIN = range(101, 104), range(1, 6), range(6, 8)  # seeds
 
 
 def recipes() -> dict[str, dict]:

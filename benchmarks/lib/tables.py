@@ -45,7 +45,7 @@ from lib.choose import (
     on_front,
 )
 from lib.pairs import PAIRS
-from lib.recipes import command, recipes, runs_of, trials_of
+from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
 from lib.records import as_of_today, pair, part
 from lib.stats import (
     after,
@@ -539,12 +539,12 @@ def million_steps(steps: int) -> str:
 def recipe_table(records: list[dict], log: bool = False) -> str:
     """What recipes come to, a row each: interquartile mean over seeds of a run's mean score by the
     most likely actions, with its interval, the least and the most; the zoo's score; minutes. The
-    log has sampled actions' score too, and how many sets of flags were tried."""
+    log has sampled actions' score too, how many sets of flags were tried, and two seeds more."""
     rows, shown = [], []
     for name, recipe in recipes().items():
         same = [r for r in runs_of(records, recipe) if "eval_deterministic" in r]
         shown += same
-        scored, ends, sampled, minutes = "not measured", "", "", ""
+        scored, ends, sampled, minutes, again = "not measured", "", "", "", ""
         if same:
             scores = [r["eval_deterministic"]["mean"] for r in same]
             form = "{:,.0f}" if max(map(abs, scores)) >= 100 else "{:,.1f}"
@@ -552,6 +552,8 @@ def recipe_table(records: list[dict], log: bool = False) -> str:
             ends = f"{form} to {form}".format(min(scores), max(scores))
             sampled = form.format(iqm([r["eval"]["mean"] for r in same])[0])
             minutes = f"{took(same)} ({recipe['total_timesteps'] / 1e6:g}M)"
+            others = values(runs_of(records, recipe, AGAIN), "eval_deterministic")
+            again = "; ".join(form.format(found["mean"]) for found in others)
         zoo = ""
         if "zoo" in recipe:
             value, steps, env_id = (recipe["zoo"][x] for x in ("return", "steps", "env_id"))
@@ -560,9 +562,10 @@ def recipe_table(records: list[dict], log: bool = False) -> str:
         rows.append([f"`{name}`", scored, ends, zoo, minutes])
         if log:
             seeds = " ".join(str(r["seed"]) for r in same)
-            rows[-1] += [sampled, seeds, str(trials_of(records, recipe))]
+            rows[-1] += [sampled, seeds, str(trials_of(records, recipe)), again]
     header = ["task", "return [95% interval]", "least to most", "zoo's", "minutes (steps)"]
-    table = rows_of(header + ["sampled actions", "seeds", "sets of flags tried"] * log, rows)
+    more = ["sampled actions", "seeds", "sets of flags tried", "seeds 6; 7"]
+    table = rows_of(header + more * log, rows)
     if not shown:
         return table
     where = place(shown) if log else f"{machine(shown[0])} a run, {when(shown)}"

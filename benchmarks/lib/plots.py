@@ -50,7 +50,7 @@ matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False
 
 
 def figure(width: float, height: float, note: str) -> Figure:
-    """So many inches, with a note under it; half a page's width are six."""
+    """So many inches, with a note under it; a page's width are ten."""
     fig = Figure(figsize=(width, height), dpi=160, layout="constrained")
     fig.supxlabel(note, fontsize=9, color=GREY)
     return fig
@@ -71,39 +71,47 @@ def band(ax, x, mean, std, colour: str):
 
 
 def plot_speed(records: list[dict]) -> Figure | None:
-    """Steps/s of every system over Stable-Baselines3's, a bar each, a block a pair."""
-    bars, heads = [], {}  # height: its name, gain, steps/s; height: title
-    shown, y = [], 0.0
+    """Steps/s of every system over Stable-Baselines3's, a bar each, a block a pair; vectors in the
+    left column, pixels in the right one."""
+    columns = {False: ([], {}, [0.0]), True: ([], {}, [0.0])}  # pixels: bars, titles, height
+    shown = []
     for same in sitting(records):
         systems = of_systems(same)
         base = systems.get(SB3)
         if base is None:
             continue
         shown += same
+        bars, heads, height = columns["atari" in same[0]["pair"]]
         args = next(r["args"] for r in same if "args" in r)
         count = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
-        heads[y] = f"{same[0]['pair']}: {args['env_id']}, {count}"
+        heads[height[0]] = f"{same[0]['pair']}: {args['env_id']}, {count}"
         for name, runs in systems.items():
-            y += 1
-            bars.append((y, name, ratio(runs, base), sps(runs)))
-        y += 1.6
+            height[0] += 1
+            bars.append((height[0], name, ratio(runs, base), sps(runs)))
+        height[0] += 1.6
     if not shown:
         return None
     note = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
-    fig = figure(6, 1.2 + 0.21 * y, note)
-    ax = fig.add_subplot(xlabel="speed of training, Stable-Baselines3 = 1 (steps per second)")
-    for at, name, gain, steps in bars:
-        ax.barh(at, gain, 0.8, color=OURS.get(name, "#BBBBBB"))
-        ax.text(gain, at, f" {gain:.2f}  ({float(f'{steps:.3g}'):,.0f})", va="center", fontsize=9)
-    where = blended_transform_factory(fig.transFigure, ax.transData)  # from the figure's left on
-    for at, title in heads.items():
-        look = {"transform": where, "fontweight": "bold", "va": "center"}
-        ax.text(0.01, at, title, fontsize=10, **look).set_in_layout(False)
-    ax.set_yticks([at for at, *_ in bars], [name for _, name, *_ in bars], fontsize=9)
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(y - 0.5, -0.8)
-    ax.set_xlim(0, 1.3 * max(gain for _, _, gain, _ in bars))  # room for the figures
-    ax.spines["left"].set_visible(False)
+    found = [column for column in columns.values() if column[0]]
+    y = max(height[0] for *_, height in found)
+    most = max(gain for bars, *_ in found for *_, gain, _ in bars)
+    fig = figure(5 * len(found), 1.2 + 0.21 * y, note)
+    for i, (bars, heads, _) in enumerate(found, 1):
+        ax = fig.add_subplot(1, len(found), i)
+        ax.set_xlabel("speed, Stable-Baselines3 = 1  (steps/s)")
+        for at, name, gain, steps in bars:
+            ax.barh(at, gain, 0.8, color=OURS.get(name, "#BBBBBB"))
+            text = f" {gain:.2f}  ({float(f'{steps:.3g}'):,.0f})"
+            ax.text(gain, at, text, va="center", fontsize=9)
+        where = blended_transform_factory(fig.transFigure, ax.transData)  # from its left on
+        for at, title in heads.items():
+            look = {"transform": where, "fontweight": "bold", "va": "center", "fontsize": 10}
+            ax.text((i - 1) / len(found) + 0.01, at, title, **look).set_in_layout(False)
+        ax.set_yticks([at for at, *_ in bars], [name for _, name, *_ in bars], fontsize=9)
+        ax.tick_params(axis="y", length=0)
+        ax.set_ylim(y - 0.5, -0.8)
+        ax.set_xlim(0, 1.3 * most)  # room for the figures
+        ax.spines["left"].set_visible(False)
     return fig
 
 
@@ -118,9 +126,9 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     note = f"Broken lines: other hyper-parameters. Dot: 1M steps. Seeds {seeds[0]} to {seeds[-1]}"
     note = note if len(seeds) > 1 else f"{note.partition(' Seeds')[0]} Seed {seeds[0]}"
     note += f".\nCompiling counts. {machine(shown[0])} a run, {when(shown)}"
-    fig, named = figure(6, 2 + 2.4 * len(found), note), {}
+    fig, named = figure(5 * len(found), 4.6, note), {}
     for i, (env_id, methods) in enumerate(found.items(), 1):
-        ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")
+        ax = fig.add_subplot(1, len(found), i, title=env_id, ylabel="return of an episode")
         for name, runs in reversed(methods.items()):  # ours on top
             _, seconds, mean, std = seeds_as_one(runs)
             colour, line = LINES[name]
@@ -128,9 +136,9 @@ def plot_minutes(records: list[dict]) -> Figure | None:
             named[name].set_linestyle(line)
             ax.plot(seconds[-1] / 60, mean[-1], "o", color=colour)
         ax.set_xlim(left=0)
-    ax.set_xlabel("minutes since the start of the process")
+        ax.set_xlabel("minutes since the start of the process")
     order = [name for name in (*MINUTES, *IN_PARALLEL) if name in named]
-    return legend(fig, {name: named[name] for name in order}, 2)
+    return legend(fig, {name: named[name] for name in order}, 2 * len(found))
 
 
 def plot_ideas(records: list[dict]) -> Figure | None:
@@ -177,6 +185,8 @@ def plot_recipes(records: list[dict]) -> Figure | None:
         if "zoo" in recipe:
             ax.axhline(recipe["zoo"]["return"], color=GREY, lw=1)
         ax.set_xlim(left=0)
+        if i % 2:
+            ax.set_ylabel("return")
         if i > len(found) - 2:
             ax.set_xlabel("minutes")
     return fig

@@ -8,13 +8,16 @@ import subprocess
 
 import pytest
 import report
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, load
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, load, run_main
+
+import torch
 
 PAGES = {
     name: (ROOT / name).read_text()
     for name in ("README.md", "ppo/README.md", "benchmarks/README.md", "CONTRIBUTING.md")
 }
 README, GUIDE = PAGES["README.md"], PAGES["ppo/README.md"]
+PROGRAMS = re.findall(r"```python\n(.+?)```", GUIDE, re.DOTALL)
 pages = pytest.mark.parametrize("page", PAGES)
 TEXTS = PAGES | {"run.sh": (ROOT / "run.sh").read_text()}
 texts = pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
@@ -153,9 +156,22 @@ def test_the_guide_has_a_section_for_each_pair():
     assert sorted(sections) == sorted(eager for eager, _ in PAIRS)
 
 
+def test_an_agent_acts_in_a_program_of_ones_own(tmp_path, monkeypatch):
+    """As the guide shows: with the weights of the run, from the script's classes."""
+    learned = run_main("ppo", "--total-timesteps", 512, runs_dir=tmp_path / "runs").agent
+    (tmp_path / "ppo").symlink_to(PPO)
+    monkeypatch.chdir(tmp_path)
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    found = {}
+    exec(PROGRAMS[1].replace("runs/<run>", str(run_dir)), found)
+    for name, weights in learned.state_dict().items():
+        assert torch.equal(found["agent"].state_dict()[name], weights), name
+    assert found["logits"].shape == (4, 2) and found["reward"].shape == (4,)
+
+
 def test_the_timeline_is_what_runs(tmp_path, monkeypatch, capsys):
     """The guide's program prints the rows that stand below it, and they obey its formulas."""
-    (program,) = re.findall(r"```python\n(.+?)```", GUIDE, re.DOTALL)
+    program, _ = PROGRAMS
     (tmp_path / "ppo").symlink_to(PPO)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [])

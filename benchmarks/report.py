@@ -78,8 +78,10 @@ def parts(folder: Path) -> dict[str, str]:
         found = [r for r in learning if tuned(r) == has_flags]
         table = found and f"{tables.learning_table(found)}\n\n*{tables.place(found)}; {how}.*"
         returns[name] = table
+    claim, _, thesis = tables.thesis(learning).partition("\n\n")
     return {
-        "thesis": learning and tables.thesis(learning),
+        "claim": claim,
+        "thesis": thesis,
         "commands": learning and tables.thesis_commands(learning),
         "pays": learning and tables.pays(learning),
         "speedup": together and tables.speedup(together),

@@ -128,6 +128,17 @@ def of_systems(same: list[dict]) -> dict[str, list[dict]]:
     return {names.get(name, name): found[name] for name in order if name in found}
 
 
+def moved(sessions: list[list[dict]]) -> str:
+    """Of which pairs the simulator's own speed differed between rounds by more than a tenth."""
+    alone = {
+        same[0]["pair"]: values([r for r in same if r["variant"] == "simulator"])
+        for same in sessions
+    }
+    apart = {name: max(found) / min(found) - 1 for name, found in alone.items() if found}
+    shared = ", ".join(f"`{name}` by {x:.0%}" for name, x in apart.items() if x > 0.1)
+    return f"; the simulator's own speed differed between rounds of {shared}" * bool(shared)
+
+
 def speeds(sessions: list[list[dict]]) -> str:
     """Steps/s of one sitting, a row a system."""
     rows = []
@@ -141,14 +152,7 @@ def speeds(sessions: list[list[dict]]) -> str:
     shown = [r for same in sessions for r in same]
     how = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
     how += commits_of_old(shown, "; by the scripts of commit {}")
-    alone = {
-        same[0]["pair"]: values([r for r in same if r["variant"] == "simulator"])
-        for same in sessions
-    }
-    apart = {name: max(found) / min(found) - 1 for name, found in alone.items() if found}
-    shared = ", ".join(f"`{name}` by {x:.0%}" for name, x in apart.items() if x > 0.1)
-    if shared:
-        how += f"; the simulator's own speed differed between rounds of {shared}"
+    how += moved(sessions)
     uneven = []
     for same in sessions:
         for name, runs in of_systems(same).items():
@@ -350,7 +354,9 @@ def tricks(records: list[dict]) -> str:
         for trick, pair in gains(same).items()
     ]
     how = f"{machine(records[0])}, {when(records)}; medians of {rounds(records)} interleaved rounds"
-    how += commits_of_old(records, "; by the scripts of commit {}")
+    for same in newest(records):
+        how += commits_of_old(same, f"; `{same[0]['pair']}` by the scripts of commit {{}}")
+    how += moved(newest(records))
     table = rows_of(["script", "optimisation", "only this", "all but this"], rows, text=2)
     return f"{table}\n\n*{how}.*"
 

@@ -73,45 +73,40 @@ def band(ax, x, mean, std, colour: str):
 def plot_speed(records: list[dict]) -> Figure | None:
     """Steps/s of every system over Stable-Baselines3's, a bar each, a block a pair; vectors in the
     left column, pixels in the right one."""
-    columns = {False: ([], {}, [0.0]), True: ([], {}, [0.0])}  # pixels: bars, titles, height
-    shown = []
-    for same in sitting(records):
-        systems = of_systems(same)
-        base = systems.get(SB3)
-        if base is None:
-            continue
-        shown += same
-        bars, heads, height = columns["atari" in same[0]["pair"]]
-        args = next(r["args"] for r in same if "args" in r)
-        count = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
-        heads[height[0]] = f"{same[0]['pair']}: {args['env_id']}, {count}"
-        for name, runs in systems.items():
-            height[0] += 1
-            bars.append((height[0], name, ratio(runs, base), sps(runs)))
-        height[0] += 1.6
-    if not shown:
+    sessions = [same for same in sitting(records) if SB3 in of_systems(same)]
+    if not sessions:
         return None
+    pixels = [same for same in sessions if "atari" in same[0]["pair"]]
+    vectors = [same for same in sessions if same not in pixels]
+    columns = [column for column in (vectors, pixels) if column]
+    height = max(sum(len(of_systems(same)) + 1.6 for same in column) for column in columns)
+    shown = [r for same in sessions for r in same]
     note = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
-    found = [column for column in columns.values() if column[0]]
-    y = max(height[0] for *_, height in found)
-    most = max(gain for bars, *_ in found for *_, gain, _ in bars)
-    fig = figure(5 * len(found), 1.2 + 0.21 * y, note)
-    for i, (bars, heads, _) in enumerate(found, 1):
-        ax = fig.add_subplot(1, len(found), i)
-        ax.set_xlabel("speed, Stable-Baselines3 = 1  (steps/s)")
-        for at, name, gain, steps in bars:
-            ax.barh(at, gain, 0.8, color=OURS.get(name, "#BBBBBB"))
-            text = f" {gain:.2f}  ({float(f'{steps:.3g}'):,.0f})"
-            ax.text(gain, at, text, va="center", fontsize=9)
+    fig = figure(5 * len(columns), 1.2 + 0.21 * height, note)
+    axes = fig.subplots(1, len(columns), sharex=True, squeeze=False)[0]
+    for left, (ax, column) in enumerate(zip(axes, columns, strict=True)):
         where = blended_transform_factory(fig.transFigure, ax.transData)  # from its left on
-        for at, title in heads.items():
+        y, ticks = 0.0, {}  # height: name of a bar
+        for same in column:
+            systems = of_systems(same)
+            args = next(r["args"] for r in same if "args" in r)
+            count = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
+            title = f"{same[0]['pair']}: {args['env_id']}, {count}"
             look = {"transform": where, "fontweight": "bold", "va": "center", "fontsize": 10}
-            ax.text((i - 1) / len(found) + 0.01, at, title, **look).set_in_layout(False)
-        ax.set_yticks([at for at, *_ in bars], [name for _, name, *_ in bars], fontsize=9)
+            ax.text(left / len(columns) + 0.01, y, title, **look).set_in_layout(False)
+            for name, runs in systems.items():
+                y += 1
+                ticks[y], gain = name, ratio(runs, systems[SB3])
+                ax.barh(y, gain, 0.8, color=OURS.get(name, "#BBBBBB"))
+                text = f" {gain:.2f}  ({float(f'{sps(runs):.3g}'):,.0f})"
+                ax.text(gain, y, text, va="center", fontsize=9)
+            y += 1.6
+        ax.set_xlabel("speed, Stable-Baselines3 = 1  (steps/s)")
+        ax.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
         ax.tick_params(axis="y", length=0)
-        ax.set_ylim(y - 0.5, -0.8)
-        ax.set_xlim(0, 1.3 * most)  # room for the figures
+        ax.set_ylim(height - 0.5, -0.8)
         ax.spines["left"].set_visible(False)
+    axes[0].set_xlim(0, 1.24 * axes[0].get_xlim()[1])  # room for the figures
     return fig
 
 

@@ -226,7 +226,8 @@ def thesis(records: list[dict]) -> str:
         header += [f"{name}, minutes", "return"]
     of_all = [r for found in panels.values() for runs in found.values() for r in runs]
     seeds = sorted({r["seed"] for r in of_all})
-    timed = f"{len(seeds)} run{'s' * (len(seeds) > 1)} each, seed {', '.join(map(str, seeds))}"
+    more = "s" * (len(seeds) > 1)
+    timed = f"{len(seeds)} run{more} each, seed{more} {', '.join(map(str, seeds))}"
     ends_of = [r for x in panels.values() for y in x.values() for r in first_seeds(records, y[0])]
     how = f"{machine(of_all[0])}. Minutes are of {timed}, {when(of_all)}, from the start of the "
     how += f"process, compiling included. Returns are of {SEEDS} runs, seeds 1 to {SEEDS}, "

@@ -37,6 +37,8 @@ run() { # SECONDS COMMAND..., at most so long and within the part; what fails do
 
 tests() { # six processes at a time, ten of them each
   local all
+  TORCHINDUCTOR_CACHE_DIR=$(mktemp -d) # one for all of them: what one has compiled the next finds
+  export TORCHINDUCTOR_CACHE_DIR
   all=$(python3 -m pytest -q tests -m gpu --collect-only | grep ::)
   xargs -P 6 -n 10 python3 -m pytest -q --tb=short -p no:cacheprovider ${dry:+--collect-only} <<<"$all"
 }

@@ -10,8 +10,8 @@ names, defaults and memory, CleanRL's ppo_atari_lstm.py.
 
 Shapes: T num_steps, N num_envs, A number of actions, H of the memory, B = T * N rows; a minibatch
 is all T rows of E environments, M = T * E.
-Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
-obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
+is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
 EnvPool resets a game in the step after an episode's end. So where dones[t] is 1, obs[t] is the last
 observation of an episode, its action is ignored, and row t is an autoreset step, which is no real
 transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life ends an episode too.
@@ -109,8 +109,8 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
-    # fast, both: so on a CPU and on a GPU; hunks with `CUDA graph` gain speed on a GPU alone.
-    # These are switches, so that what each one gains can be measured
+    # fast, both: hunks marked `both` are for a CPU and for a GPU, those marked `CUDA graph` gain
+    # speed on a GPU alone. These flags are switches, so that what each one gains can be measured
     compile: bool = False  # compile acting, CNN and loss: the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
     bfloat16: bool = False  # convolutions and hidden layer with 2 to 3 digits: other trajectories
@@ -201,7 +201,7 @@ class LSTM(nn.Module):
         # row, and compiles for minutes. subtle: a done is one more entry of x, which shuts three
         # gates: the state after that row is 0, and so is its output, which weighs nothing
         if self.fused and torch.is_grad_enabled():
-            shut = torch.tensor([-1e9, -1e9, 0.0, -1e9], device=h.device)  # i, f, g, o
+            shut = torch.tensor([-1e9, -1e9, 0.0, -1e9], device=h.device)  # i, f, g, o; sync
             shut = shut.repeat_interleave(h.shape[1])  # (4 H,)
             w_x = torch.cat([self.from_x.weight, shut[:, None]], dim=1)  # (4 H, D + 1)
             weights = [w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias]
@@ -344,7 +344,7 @@ def act(agent, storage, lstm_states, noise, step):
 
 
 def compute_gradients(agent, args, batch, initial_lstm_state, mb_inds):
-    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
+    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
 
     batch: fields (T, N, ...) of the storage; initial_lstm_state: (2, N, H), before row 0;
     mb_inds: (E,) int64, the minibatch's environments. Returns LOSSES, (7,) float32.
@@ -591,7 +591,7 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
 if __name__ == "__main__":
     args, checkpoint = parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast, both: the modes that were asked for and can run here
+    # fast, both: modes that were asked for and can run here; the summary names them
     modes = [name for name in ("compile", "cudagraphs", "bfloat16") if getattr(args, name)]
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -615,7 +615,7 @@ if __name__ == "__main__":
     agent = Agent(envs, device=device)
     # fast, CUDA graph: a second agent acts, with parameters of its own that share the first one's
     # memory and never get a .grad, which training makes anew in the memory of its own graph
-    agent_inference = Agent(envs, device="meta")  # drawing weights would change the noise
+    agent_inference = Agent(envs, device="meta")  # drawing weights would use up random numbers
     from_module(agent).data.to_module(agent_inference)
     # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
     # parameters, LSTM, heads, losses and Adam stay float32
@@ -718,7 +718,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
-        policy(steps[T])  # for values[T] alone, from which the last step bootstraps
+        policy(steps[T])  # for values[T], from which the last step bootstraps; actions unused
 
         # Advantages
         times.append(time.perf_counter())
@@ -732,7 +732,7 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
         # fast, CUDA graph: in place, where the captured Adam reads it
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
@@ -762,8 +762,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: stop_signals is read once: read again below the checkpoint, a signal that came in
-        # between would end the run unsaved
+        # subtle: stop_signals is read once. A signal that comes later ends the run an iteration
+        # later; if the list were read again below, it would end the run without a checkpoint
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

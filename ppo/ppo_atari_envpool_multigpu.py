@@ -11,8 +11,8 @@ names and defaults, CleanRL's ppo_atari_envpool.py.
 
 Shapes, of a rank: T num_steps, N num_envs / W, A number of actions, B = T * N rows, M of them a
 minibatch. Args counts the rows of all ranks: num_envs is W * N, batch_size W * B.
-Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
-obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
+is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
 EnvPool resets a game in the step after an episode's end. So where dones[t] is 1, obs[t] is the last
 observation of an episode, its action is ignored, and row t is an autoreset step, which is no real
 transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life ends an episode too.
@@ -303,7 +303,7 @@ def weigh(batch, advantages, b_inds, norm_adv):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
+    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, this rank's rows of the minibatch.
     Returns LOSSES, (7,) float32, over the rows of all ranks.
@@ -681,7 +681,7 @@ if __name__ == "__main__":
             for i in np.flatnonzero(game_over & (episode_lengths > 0)):
                 games.append((global_step, float(episode_returns[i]), float(episode_lengths[i])))
                 episode_returns[i] = episode_lengths[i] = 0
-        policy(steps[T])  # for values[T] alone, from which the last step bootstraps
+        policy(steps[T])  # for values[T], from which the last step bootstraps; actions unused
 
         # Advantages
         times.append(time.perf_counter())
@@ -695,7 +695,7 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
         optimizer.param_groups[0]["lr"] = lrnow
         losses = []
         for _ in range(args.update_epochs):

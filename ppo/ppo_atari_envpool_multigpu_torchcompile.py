@@ -11,8 +11,8 @@ names and defaults, CleanRL's ppo_atari_envpool.py.
 
 Shapes, of a rank: T num_steps, N num_envs / W, A number of actions, B = T * N rows, M of them a
 minibatch. Args counts the rows of all ranks: num_envs is W * N, batch_size W * B.
-Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
-obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
+is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
 EnvPool resets a game in the step after an episode's end. So where dones[t] is 1, obs[t] is the last
 observation of an episode, its action is ignored, and row t is an autoreset step, which is no real
 transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life ends an episode too.
@@ -121,8 +121,8 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
-    # fast, both: so on a CPU and on a GPU; hunks with `CUDA graph` gain speed on a GPU alone.
-    # These are switches, so that what each one gains can be measured
+    # fast, both: hunks marked `both` are for a CPU and for a GPU, those marked `CUDA graph` gain
+    # speed on a GPU alone. These flags are switches, so that what each one gains can be measured
     compile: bool = False  # compile acting and the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
     channels_last: bool = True  # with --compile, observations in NHWC
@@ -325,7 +325,7 @@ def weigh(batch, advantages, b_inds, norm_adv):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
+    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, this rank's rows of the minibatch.
     Returns LOSSES, (7,) float32, over the rows of all ranks.
@@ -609,7 +609,7 @@ if __name__ == "__main__":
     args, checkpoint = parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     join_ranks(args, checkpoint["global_step"], device)
-    # fast, both: the modes that were asked for and can run here
+    # fast, both: modes that were asked for and can run here; the summary names them
     modes = [name for name in ("compile", "cudagraphs", "bfloat16") if getattr(args, name)]
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -633,7 +633,7 @@ if __name__ == "__main__":
     agent = Agent(envs, device=device)
     # fast, CUDA graph: a second agent acts, with parameters of its own that share the first one's
     # memory and never get a .grad, which training makes anew in the memory of its own graph
-    agent_inference = Agent(envs, device="meta")  # drawing weights would change the noise
+    agent_inference = Agent(envs, device="meta")  # drawing weights would use up random numbers
     from_module(agent).data.to_module(agent_inference)
     # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
     # parameters, heads, losses and Adam stay float32
@@ -750,7 +750,7 @@ if __name__ == "__main__":
             for i in np.flatnonzero(game_over & (episode_lengths > 0)):
                 games.append((global_step, float(episode_returns[i]), float(episode_lengths[i])))
                 episode_returns[i] = episode_lengths[i] = 0
-        policy(steps[T])  # for values[T] alone, from which the last step bootstraps
+        policy(steps[T])  # for values[T], from which the last step bootstraps; actions unused
 
         # Advantages
         times.append(time.perf_counter())
@@ -764,7 +764,7 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
         # fast, CUDA graph: in place, where the captured Adam reads it
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []

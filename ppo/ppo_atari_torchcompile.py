@@ -9,8 +9,8 @@ Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.10
 names and defaults, CleanRL's ppo_atari.py.
 
 Shapes: T num_steps, N num_envs, A number of actions, B = T * N rows, M of them a minibatch.
-Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
-obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
+is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
 ALE restarts a game in the step after its end, an autoreset step: its action is ignored, valid[t] is
 0, and the row weighs nothing in the loss. After a lost life dones[t] is 1 as well, but the game
 goes on: row t is a real transition, and valid[t] is 1.
@@ -111,8 +111,8 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
-    # fast, both: so on a CPU and on a GPU; hunks with `CUDA graph` gain speed on a GPU alone.
-    # These are switches, so that what each one gains can be measured
+    # fast, both: hunks marked `both` are for a CPU and for a GPU, those marked `CUDA graph` gain
+    # speed on a GPU alone. These flags are switches, so that what each one gains can be measured
     compile: bool = False  # compile acting and the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a CUDA device
     channels_last: bool = True  # with --compile, observations in NHWC
@@ -295,7 +295,7 @@ def act(agent, storage, noise, step):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
+    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -542,7 +542,7 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
 if __name__ == "__main__":
     args, checkpoint = parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast, both: the modes that were asked for and can run here
+    # fast, both: modes that were asked for and can run here; the summary names them
     modes = [name for name in ("compile", "cudagraphs", "bfloat16") if getattr(args, name)]
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -567,7 +567,7 @@ if __name__ == "__main__":
     agent = Agent(envs, device=device)
     # fast, CUDA graph: a second agent acts, with parameters of its own that share the first one's
     # memory and never get a .grad, which training makes anew in the memory of its own graph
-    agent_inference = Agent(envs, device="meta")  # drawing weights would change the noise
+    agent_inference = Agent(envs, device="meta")  # drawing weights would use up random numbers
     from_module(agent).data.to_module(agent_inference)
     # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
     # parameters, heads, losses and Adam stay float32
@@ -665,7 +665,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
-        policy(steps[T])  # for values[T] alone, from which the last step bootstraps
+        policy(steps[T])  # for values[T], from which the last step bootstraps; actions unused
 
         # Advantages
         times.append(time.perf_counter())
@@ -679,7 +679,7 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
         # fast, CUDA graph: in place, where the captured Adam reads it
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
@@ -708,8 +708,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: stop_signals is read once: read again below the checkpoint, a signal that came in
-        # between would end the run unsaved
+        # subtle: stop_signals is read once. A signal that comes later ends the run an iteration
+        # later; if the list were read again below, it would end the run without a checkpoint
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

@@ -10,8 +10,8 @@ Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, CleanRL's p
 
 Shapes: T num_steps, N num_envs, D entries of obs, A actions, H of the memory, B = T * N rows; a
 minibatch is all T rows of E environments, M = T * E.
-Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
-obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
+is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
 Gymnasium resets an environment in the step after an episode's end. So where dones[t] is 1, obs[t]
 is the last observation of an episode, its action is ignored, and row t is an autoreset step, which
 is no real transition: valid[t] is 0, and the row weighs nothing in the loss.
@@ -107,8 +107,8 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL; all else stays
-    # fast, both: so on a CPU and on a GPU; hunks with `CUDA graph` gain speed on a GPU alone.
-    # These are switches, so that what each one gains can be measured
+    # fast, both: hunks marked `both` are for a CPU and for a GPU, those marked `CUDA graph` gain
+    # speed on a GPU alone. These flags are switches, so that what each one gains can be measured
     compile: bool = False  # compile the loss: the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a CUDA device
     numpy_acting: bool = True  # with --compile, or --cudagraphs on a GPU, act in NumPy
@@ -213,7 +213,7 @@ class LSTM(nn.Module):
         # row, and compiles for minutes. subtle: a done is one more entry of x, which shuts three
         # gates: the state after that row is 0, and so is its output, which weighs nothing
         if self.fused and torch.is_grad_enabled():
-            shut = torch.tensor([-1e9, -1e9, 0.0, -1e9], device=h.device)  # i, f, g, o
+            shut = torch.tensor([-1e9, -1e9, 0.0, -1e9], device=h.device)  # i, f, g, o; sync
             shut = shut.repeat_interleave(h.shape[1])  # (4 H,)
             w_x = torch.cat([self.from_x.weight, shut[:, None]], dim=1)  # (4 H, D + 1)
             weights = [w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias]
@@ -395,7 +395,7 @@ def evaluate(agent, storage, hidden):
 
 
 def compute_gradients(agent, args, batch, initial_lstm_state, mb_inds):
-    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
+    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
 
     batch: fields (T, N, ...) of the storage; initial_lstm_state: (2, 2, N, H), before row 0;
     mb_inds: (E,) int64, the minibatch's environments. Returns LOSSES, (7,) float32.
@@ -642,7 +642,7 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
 if __name__ == "__main__":
     args, checkpoint = parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast, both: the modes that were asked for and can run here
+    # fast, both: modes that were asked for and can run here; the summary names them
     modes = [name for name in ("compile", "cudagraphs") if getattr(args, name)]
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -717,7 +717,7 @@ if __name__ == "__main__":
         run_epoch = CudaGraphModule(run_epoch, warmup=3)
     # fast, both: NumPy acts, by a copy of both networks in the host's memory
     if numpy_acting:
-        agent_inference = Agent(envs, device="meta")  # drawing weights would change the noise
+        agent_inference = Agent(envs, device="meta")  # drawing weights would use up random numbers
         agent_inference.to_empty(device="cpu").requires_grad_(False)
         networks = agent_inference.actor, agent_inference.critic
         pairs = list(zip(*(network.parameters() for network in networks), strict=True))[:6]
@@ -777,7 +777,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
-        policy(T)  # for values[T] alone, from which the last step bootstraps
+        policy(T)  # for values[T], from which the last step bootstraps; actions unused
         # fast, both: log-probabilities and values of all rows in one pass, as NumPy left them out
         if numpy_acting:
             for key, rows in (("obs", obs), ("dones", ends), ("actions", actions)):
@@ -797,7 +797,7 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
         # fast, CUDA graph: in place, where the captured Adam reads it
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
@@ -827,8 +827,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: stop_signals is read once: read again below the checkpoint, a signal that came in
-        # between would end the run unsaved
+        # subtle: stop_signals is read once. A signal that comes later ends the run an iteration
+        # later; if the list were read again below, it would end the run without a checkpoint
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

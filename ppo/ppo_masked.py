@@ -9,8 +9,8 @@ Not here: masks for several actions at once; what ppo.py leaves out.
 Sources: those of ppo.py; masks, arXiv:2006.14171; info["action_mask"], Gymnasium's Taxi.
 
 Shapes: T num_steps, N num_envs, D entries of obs, A actions, B = T * N rows, M rows of a minibatch.
-Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
-obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
+is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
 Gymnasium resets an environment in the step after an episode's end. So where dones[t] is 1, obs[t]
 is the last observation of an episode, its action is ignored, and row t is an autoreset step, which
 is no real transition: valid[t] is 0, and the row weighs nothing in the loss.
@@ -297,7 +297,7 @@ def act(agent, storage, noise, step):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
+    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -632,7 +632,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
-        policy(T)  # for values[T] alone, from which the last step bootstraps
+        policy(T)  # for values[T], from which the last step bootstraps; actions unused
 
         # Advantages
         times.append(time.perf_counter())
@@ -646,7 +646,7 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
         optimizer.param_groups[0]["lr"] = lrnow
         losses = []
         for _ in range(args.update_epochs):
@@ -674,8 +674,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: stop_signals is read once: read again below the checkpoint, a signal that came in
-        # between would end the run unsaved
+        # subtle: stop_signals is read once. A signal that comes later ends the run an iteration
+        # later; if the list were read again below, it would end the run without a checkpoint
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

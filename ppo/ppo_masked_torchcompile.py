@@ -9,8 +9,8 @@ Not here: masks for several actions at once; what ppo.py leaves out.
 Sources: those of ppo.py; masks, arXiv:2006.14171; info["action_mask"], Gymnasium's Taxi.
 
 Shapes: T num_steps, N num_envs, D entries of obs, A actions, B = T * N rows, M rows of a minibatch.
-Time: row t is step t, rewards[t] what actions[t] earned; dones[t] and terminations[t] came with
-obs[t], so that those of actions[t] are in row t + 1. `sync`: here the host waits for a GPU.
+Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
+is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
 Gymnasium resets an environment in the step after an episode's end. So where dones[t] is 1, obs[t]
 is the last observation of an episode, its action is ignored, and row t is an autoreset step, which
 is no real transition: valid[t] is 0, and the row weighs nothing in the loss.
@@ -104,8 +104,8 @@ class Args:
     max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
     target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
     cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL; all else stays
-    # fast, both: so on a CPU and on a GPU; hunks with `CUDA graph` gain speed on a GPU alone.
-    # These are switches, so that what each one gains can be measured
+    # fast, both: hunks marked `both` are for a CPU and for a GPU, those marked `CUDA graph` gain
+    # speed on a GPU alone. These flags are switches, so that what each one gains can be measured
     compile: bool = False  # compile the gradients: the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a CUDA device
     numpy_acting: bool = True  # with --compile, or --cudagraphs on a GPU, act in NumPy
@@ -343,7 +343,7 @@ def evaluate(agent, storage):
 
 
 def compute_gradients(agent, args, batch, mb_inds):
-    """Sets the parameters' .grad, None before, to the clipped gradient of a minibatch's loss.
+    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
 
     batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
     Returns LOSSES, (7,) float32.
@@ -590,7 +590,7 @@ def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
 if __name__ == "__main__":
     args, checkpoint = parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast, both: the modes that were asked for and can run here
+    # fast, both: modes that were asked for and can run here; the summary names them
     modes = [name for name in ("compile", "cudagraphs") if getattr(args, name)]
     if args.cudagraphs and device.type == "cpu":
         print("--cudagraphs needs a CUDA device: running without", file=sys.stderr)
@@ -651,8 +651,8 @@ if __name__ == "__main__":
     episode_lengths = np.zeros(N)
     episodic_returns = checkpoint["episodic_returns"]  # of the episodes that have ended, a list
 
-    # fast, both: network, loss, backward and clipping are compiled into a few fused kernels; else
-    # each of their hundreds of operations is a call of its own
+    # fast, both: network, loss, backward and clipping are compiled into one call, which fuses what
+    # lies between two matrix products; else Python calls each operation by itself
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
@@ -666,7 +666,7 @@ if __name__ == "__main__":
         run_epoch = CudaGraphModule(run_epoch, warmup=3)
     # fast, both: NumPy acts, by a copy of the policy in the host's memory
     if numpy_acting:
-        agent_inference = Agent(envs, device="meta")  # drawing weights would change the noise
+        agent_inference = Agent(envs, device="meta")  # drawing weights would use up random numbers
         agent_inference.to_empty(device="cpu")
         layers = [p.detach().numpy() for p in agent_inference.actor.parameters()]  # views
         obs = obs.cpu()  # on a CPU the storage itself, no copy; masks and actions too
@@ -723,7 +723,7 @@ if __name__ == "__main__":
             storage["actions"].copy_(actions)  # sync
             evaluate(agent, storage)
         else:
-            policy(T)  # for values[T] alone, from which the last step bootstraps
+            policy(T)  # for values[T], from which the last step bootstraps; actions unused
 
         # Advantages
         times.append(time.perf_counter())
@@ -737,7 +737,7 @@ if __name__ == "__main__":
         # Update
         times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # as in the fast version's tensor
+        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
         # fast, CUDA graph: in place, where the captured Adam reads it
         optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
@@ -766,8 +766,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: stop_signals is read once: read again below the checkpoint, a signal that came in
-        # between would end the run unsaved
+        # subtle: stop_signals is read once. A signal that comes later ends the run an iteration
+        # later; if the list were read again below, it would end the run without a checkpoint
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

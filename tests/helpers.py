@@ -32,10 +32,14 @@ TINY = (
 )
 
 
+# NCCL for CUDA tensors, as in main; asked before a test patches torch.cuda.is_available
+BACKEND = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+
 def alone():
     """A process group of this process alone, which functions with a collective in them need."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(BACKEND, store=dist.HashStore(), rank=0, world_size=1)
 
 
 def load(name):
@@ -208,9 +212,10 @@ def seen(name, rows):
     return (rows["obs"], rows["masks"]) if "masked" in name else (rows["obs"],)
 
 
-def random_storage(name, steps, envs, seed=0):
+def random_storage(name, steps, envs, seed=0, like=None):
     """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
 
+    like: the storage of a run whose observations or masks have other shapes than those of spaces.
     Returns storage, fields (T + 1, N, ...), and rewards, dones, terminations (T + 1, N).
     """
     rng = torch.Generator().manual_seed(seed)
@@ -221,7 +226,10 @@ def random_storage(name, steps, envs, seed=0):
         frames = 1 if "lstm" in name else 4
         obs = torch.randint(0, 256, (*shape, frames, 84, 84), generator=rng, dtype=torch.uint8)
     else:
-        obs = torch.randn((*shape, *spaces(name).single_observation_space.shape), generator=rng)
+        obs_shape = spaces(name).single_observation_space.shape
+        if like is not None:
+            obs_shape = like["obs"].shape[2:]
+        obs = torch.randn((*shape, *obs_shape), generator=rng)
     if kind(name) == "continuous":
         actions, level = torch.randn((*shape, 6), generator=rng), -1.4
     else:
@@ -239,6 +247,7 @@ def random_storage(name, steps, envs, seed=0):
     if "lstm" in name:
         storage["dones"] = dones.clone()
     if "masked" in name:  # what was done was possible; at an end nothing is
+        choices = choices if like is None else like["masks"].shape[-1]
         possible = torch.rand((*shape, choices), generator=rng) < 0.5
         possible |= torch.nn.functional.one_hot(actions, choices).bool()
         storage["masks"] = possible & (dones == 0).unsqueeze(-1)

@@ -351,9 +351,10 @@ def test_seeds_as_one_curve():
     assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
 
 
-def test_the_thesis_is_of_one_sitting():
-    """Minutes of the newest six hours, one machine, a core each; returns of the first three seeds,
-    whenever and with as many cores as they ran; no thesis while a system is missing."""
+def test_the_thesis_is_of_whole_sittings():
+    """Minutes of seeds that all systems ran within six hours, one machine, a core each; returns of
+    the first three seeds, whenever and with as many cores as they ran; no thesis while a system is
+    missing."""
     one = {"env_id": "HalfCheetah-v4", "total_timesteps": 1_000_000, "cores": 1}
     now, before = {"date": "2026-01-02T12:00"}, {"date": "2026-01-01T12:00"}
 
@@ -393,6 +394,13 @@ def test_the_thesis_is_of_one_sitting():
     assert tables.pays(found) == ""
     found += run(choose.MANY, 1, 70.0, 4000.0, startup_s=3.0, sps=18_000.0)
     assert tables.pays(found).endswith("takes 17 s at the start. It pays from 3.1M steps on.")
+    for name in (fast, EAGER, many, choose.MANY):
+        found += run(name, 3, 400.0, 500.0, **more, **before)
+    assert "seed 1, 2026-01-02, from" in tables.thesis(found), "seed 3 lacks CleanRL"
+    found += run("CleanRL", 3, 960.0, 700.0, pair=EAGER, **before)
+    first, same, _, how = tables.thesis(found).split("\n\n")
+    assert "**5.8 minutes** and" in first and "takes **15 minutes**" in first, "medians of two"
+    assert "Minutes are medians of 2 runs, seeds 1, 3, 2026-01-01 to 2026-01-02, from" in how
     slower = [r | {"sps": 10.0} if r["variant"] == many else r for r in found]
     assert tables.pays(slower).endswith("The fast version is then no faster.")
 

@@ -121,7 +121,7 @@ def empty_storage(name, device, channels_last=False):
 
 def fill(name, storage, seed):
     """Other random rows, in place, as main leaves them for an update near the policy that acted."""
-    fields, *_ = random_storage(name, storage.shape[0] - 1, storage.shape[1], seed)
+    fields, *_ = random_storage(name, storage.shape[0] - 1, storage.shape[1], seed, storage)
     rng = torch.Generator().manual_seed(seed)
     for key in ("advantages", "returns"):
         fields[key] = torch.randn(storage.shape, generator=rng)
@@ -273,7 +273,7 @@ def gradient_steps(run):
     return int(count)
 
 
-@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("device", [CPU, CUDA])
 @pytest.mark.parametrize("name", FAST)
 def test_resumed_learner_under_graphs(name, device, tmp_path):
     """Iterations 4 to 6 from a checkpoint equal those that follow in place, on the same rows.
@@ -282,10 +282,15 @@ def test_resumed_learner_under_graphs(name, device, tmp_path):
     """
     gpu, half = device == "cuda", tmp_path / "half"
     flags = [*TINY, "--total-timesteps", 96, "--checkpoint-interval", 3, *(GRAPHS if gpu else [])]
-    rows = insert(
-        "# Update",
-        f"if iteration > 3: __import__('test_capture').fill({name!r}, storage, seed=iteration)",
-    )
+    # what an update reads, besides the storage: an LSTM's first state, with ranks the advantages
+    lines = f"""
+if iteration > 3:
+    __import__('test_capture').fill({name!r}, storage, seed=iteration)
+    for state in gradients.args[3:]:
+        state.zero_()
+    advantages = storage["advantages"][:T].double()
+"""
+    rows = insert("# Update", lines)
     copy = f"if iteration == 4: __import__('shutil').copytree(run_dir, {str(half)!r})"
     keep = insert("# Rollout", copy)
     whole = run_main(

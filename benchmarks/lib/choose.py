@@ -62,7 +62,7 @@ IN_PARALLEL = {  # with 64 environments and hyper-parameters chosen for them
 IDEAS = {  # pair: line of its panel, whose pair and variant; on the front page's run of the pair
     "ppo_masked": {
         "fast version with masks": ("ppo_masked", "ppo_masked_torchcompile:compile"),
-        "fast version without, ppo": ("ppo", "ppo_torchcompile:compile"),
+        "fast version without masks": ("ppo", "ppo_torchcompile:compile"),
         "MaskablePPO of SB3": ("ppo_masked", "sb3"),
     },
     "ppo_pettingzoo": {
@@ -213,18 +213,27 @@ def million(records: list[dict]) -> list[dict]:
     return found
 
 
+def last_sitting(runs: list[dict]) -> list[dict]:
+    """Those that ended within SITTING before the last one."""
+    ended = [datetime.fromisoformat(r["date"]) for r in runs]
+    return [r for r, end in zip(runs, ended, strict=True) if max(ended) - end <= SITTING]
+
+
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
-    """{environment: {method: its runs}} of the newest sitting: one machine, each run with a core to
-    itself, within SITTING before the last one's end; of the seeds that all methods have there."""
+    """{environment: {method: its runs}} on the machine of the newest run, each with a core to
+    itself; of the seeds that all methods, but for WARM, ran in one sitting, of whatever day."""
     runs = [r for r in million(records) if r["cores"] == 1]
     if not runs:
         return {}
     last = max(runs, key=lambda r: r["date"])
-    end = datetime.fromisoformat(last["date"])
-    runs = [r for r in runs if end - datetime.fromisoformat(r["date"]) <= SITTING]
     runs = [r for r in runs if all(r[x] == last[x] for x in MACHINE)]
-    seeds = [{r["seed"] for r in same} for same in groups(runs, "method", "env_id").values()]
-    runs = [r for r in runs if r["seed"] in set.intersection(*seeds)]
+    seeds = {seed: last_sitting(same) for (seed,), same in groups(runs, "seed").items()}
+    ran = {
+        seed: {found for found in groups(same, "method", "env_id") if found[0] != WARM}
+        for seed, same in seeds.items()
+    }
+    whole = max(ran.values(), key=len)
+    runs = [r for seed, same in seeds.items() if ran[seed] == whole for r in same]
     panels = {}
     for env_id in MINUTES_ENVS:
         methods = groups([r for r in runs if r["env_id"] == env_id], "method")

@@ -81,7 +81,8 @@ def plot_speed(records: list[dict]) -> Figure | None:
     columns = [column for column in (vectors, pixels) if column]
     height = max(sum(len(of_systems(same)) + 1.6 for same in column) for column in columns)
     shown = [r for same in sessions for r in same]
-    note = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
+    note = f"In brackets: steps/s. {machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} "
+    note += "interleaved rounds"
     fig = figure(5 * len(columns), 1.2 + 0.21 * height, note)
     axes = fig.subplots(1, len(columns), sharex=True, squeeze=False)[0]
     for left, (ax, column) in enumerate(zip(axes, columns, strict=True)):
@@ -90,7 +91,7 @@ def plot_speed(records: list[dict]) -> Figure | None:
         for same in column:
             systems = of_systems(same)
             args = next(r["args"] for r in same if "args" in r)
-            count = f"{args['num_envs']} environment{'s' * (args['num_envs'] > 1)}"
+            count = f"{args['num_envs']} env{'s' * (args['num_envs'] > 1)}"
             title = f"{same[0]['pair']}: {args['env_id']}, {count}"
             look = {"transform": where, "fontweight": "bold", "va": "center", "fontsize": 10}
             ax.text(left / len(columns) + 0.01, y, title, **look).set_in_layout(False)
@@ -101,7 +102,7 @@ def plot_speed(records: list[dict]) -> Figure | None:
                 text = f" {gain:.2f}  ({float(f'{sps(runs):.3g}'):,.0f})"
                 ax.text(gain, y, text, va="center", fontsize=9)
             y += 1.6
-        ax.set_xlabel("speed, Stable-Baselines3 = 1  (steps/s)")
+        ax.set_xlabel("speed, Stable-Baselines3 = 1")
         ax.set_yticks(list(ticks), list(ticks.values()), fontsize=9)
         ax.tick_params(axis="y", length=0)
         ax.set_ylim(height - 0.5, -0.8)
@@ -120,7 +121,7 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     seeds = sorted({r["seed"] for r in shown})
     note = f"Broken lines: other hyper-parameters. Dot: 1M steps. Seeds {seeds[0]} to {seeds[-1]}"
     note = note if len(seeds) > 1 else f"{note.partition(' Seeds')[0]} Seed {seeds[0]}"
-    note += f".\nCompiling counts. {machine(shown[0])} a run, {when(shown)}"
+    note += f".\nCompile time is included. {machine(shown[0])} a run, {when(shown)}"
     fig, named = figure(5 * len(found), 4.6, note), {}
     for i, (env_id, methods) in enumerate(found.items(), 1):
         ax = fig.add_subplot(1, len(found), i, title=env_id, ylabel="return of an episode")
@@ -143,13 +144,13 @@ def plot_ideas(records: list[dict]) -> Figure | None:
     if not shown:
         return None
     seeds = " or ".join(map(str, sorted({len(x) for y in found.values() for x in y.values()})))
-    note = f"Mean and one standard deviation over {seeds} seeds. Dot: the run's end. Compiling"
-    note += f" counts.\n{machine(shown[0])} a run, {when(shown)}"
+    note = f"Mean and one standard deviation over {seeds} seeds. Dot: the run's end. Compile time"
+    note += f" is included.\n{machine(shown[0])} a run, {when(shown)}"
     fig = figure(6, 0.8 + 2.6 * len(found), note)
     for i, (env_id, methods) in enumerate(found.items(), 1):
         ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")
         for name, runs in methods.items():
-            colour = ORANGE if "SB3" in name else SKY if "without" in name else BLUE
+            colour = GREY if "SB3" in name else ORANGE if "without" in name else BLUE
             _, seconds, mean, std = seeds_as_one(runs)
             band(ax, seconds / 60, mean, std, colour).set_label(name)
             ax.plot(seconds[-1] / 60, mean[-1], "o", color=colour)
@@ -169,7 +170,8 @@ def plot_recipes(records: list[dict]) -> Figure | None:
     counts = sorted({len(same) for _, same in found.values()})
     note = f"Line: mean over {' or '.join(map(str, counts))} seeds, actions sampled as in training."
     note += " Band: least to most.\nGrey: what RL Baselines3 Zoo's PPO scored, by the most likely"
-    note += f" actions.\nCompiling counts. {machine(shown[0])} a run, {when(shown)}"
+    note += " actions, if it has the task.\nCompile time is included. "
+    note += f"{machine(shown[0])} a run, {when(shown)}"
     rows = -(-len(found) // 2)
     fig = figure(7, 0.8 + 1.7 * rows, note)
     for i, (name, (recipe, same)) in enumerate(found.items(), 1):
@@ -199,13 +201,16 @@ def plot_learning(records: list[dict]) -> Figure | None:
     if not chosen:
         return None
     counts = sorted({seeds[task] for task in chosen})
-    note = f"Mean and one standard deviation over {' or '.join(map(str, counts))} seeds"
+    shown = [r for task in chosen for same in cases[task].values() for r in same]
+    note = f"Mean and one standard deviation over {' or '.join(map(str, counts))} seeds, "
+    note += when(shown)
     rows = -(-len(chosen) // 3)
     fig, named = figure(9, 1.0 + 2.5 * rows, note), {}
     names = {EAGER: EAGER_VERSION, COMPILE: f"{FAST_VERSION}, {COMPILE}"}
     for i, task in enumerate(chosen, 1):
         ax = fig.add_subplot(rows, 3, i, xlabel="million steps")
-        ax.set_title(f"{task[1]}\n{task[0]}", fontsize=9)
+        runs = [r for same in cases[task].values() for r in same]
+        ax.set_title(f"{task[1]}, {machine(runs[0]).partition(',')[0]}\n{task[0]}", fontsize=9)
         for column, name in names.items():
             steps, _, mean, std = seeds_as_one(cases[task][column])
             named[name] = band(ax, steps / 1e6, mean, std, COLOURS[column])

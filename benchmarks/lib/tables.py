@@ -2,7 +2,6 @@
 
 import math
 import re
-from datetime import datetime
 from statistics import median
 
 import numpy as np
@@ -29,7 +28,6 @@ from lib.choose import (
     PUBLISHED,
     SB3,
     SEEDS,
-    SITTING,
     SOURCE,
     TARGETS,
     TRICKS,
@@ -39,6 +37,7 @@ from lib.choose import (
     commits_of_old,
     first_seeds,
     label,
+    last_sitting,
     learned,
     minutes,
     newest,
@@ -166,7 +165,8 @@ def speeds(sessions: list[list[dict]]) -> str:
 
 
 def speedup(sessions: list[list[dict]]) -> str:
-    """By how much fast versions are faster than eager ones, from the least pair to the most."""
+    """By how much fast versions are faster than eager ones, from the least pair to the most, and
+    than what others have compiled too."""
     cases = [of_systems(same) for same in sessions]
     both = [x for x in cases if {EAGER_VERSION, FAST_VERSION} <= x.keys()]
     gains = {x[EAGER_VERSION][0]["pair"]: ratio(x[FAST_VERSION], x[EAGER_VERSION]) for x in both}
@@ -179,9 +179,20 @@ def speedup(sessions: list[list[dict]]) -> str:
     old = commits_of_old([r for same in sessions for r in same], ", by the scripts of commit {}")
     text = f"{text}{old}."
     if apart:
-        text += (
-            f" `ppo_lstm` makes {apart:.2g} times as many, as its LSTM reads all rows in one call."
-        )
+        text += f" `ppo_lstm` makes {apart:.2g} times as many, as its LSTM reads all rows in one"
+        text += " call"
+        lstm = next(x for x in both if x[EAGER_VERSION][0]["pair"] == "ppo_lstm")
+        if SB3 in lstm:
+            text += f": {ratio(lstm[FAST_VERSION], lstm[SB3]):.2g} times those of RecurrentPPO"
+        text += "."
+    compiled = f"{LEANRL} --compile"
+    found = {x[EAGER_VERSION][0]["pair"]: x for x in both if compiled in x}
+    if found:
+        beside = [
+            f"{ratio(x[FAST_VERSION], x[compiled]):.1f} times as many on `{name}`"
+            for name, x in found.items()
+        ]
+        text += f" Beside {LEANRL} with `--compile`, ours makes {' and '.join(beside)}."
     return text
 
 
@@ -220,16 +231,20 @@ def thesis(records: list[dict]) -> str:
     text = f"On one CPU core, the fast version trains 1M steps of {env_id} in "
     text += f"**{took(methods[FAST_VERSION])} minutes** and ends at {ends(FAST_VERSION)}. "
     text += f"CleanRL, with the same hyper-parameters, takes **{took(methods[CLEANRL])} minutes** "
-    text += f"and ends at {ends(CLEANRL)}."
+    text += f"and ends at {ends(CLEANRL)}, {SEEDS} seeds each."
     header = ["same hyper-parameters, one core"]
     for name in panels:
         header += [f"{name}, minutes", "return"]
     of_all = [r for found in panels.values() for runs in found.values() for r in runs]
     seeds = sorted({r["seed"] for r in of_all})
-    more = "s" * (len(seeds) > 1)
-    timed = f"{len(seeds)} run{more} each, seed{more} {', '.join(map(str, seeds))}"
+    timed = f"of 1 run each, seed {seeds[0]}"
+    if len(seeds) > 1:
+        timed = f"medians of {len(seeds)} runs, seeds {', '.join(map(str, seeds))}"
+        warm = sorted({r["seed"] for r in of_all if r["method"] == WARM})
+        if warm and warm != seeds:
+            timed += f" (with a warm cache seed {', '.join(map(str, warm))})"
     ends_of = [r for x in panels.values() for y in x.values() for r in first_seeds(records, y[0])]
-    how = f"{machine(of_all[0])}. Minutes are of {timed}, {when(of_all)}, from the start of the "
+    how = f"{machine(of_all[0])}. Minutes are {timed}, {when(of_all)}, from the start of the "
     how += f"process, compiling included. Returns are of {SEEDS} runs, seeds 1 to {SEEDS}, "
     how += f"{when(ends_of)}: mean of the last 100 episodes, ± standard deviation over seeds"
     apart = ["64 environments in parallel, hyper-parameters of their own", *header[1:]]
@@ -314,12 +329,6 @@ def which(records: list[dict]) -> str:
         rows.append([f"[`{name}`](ppo/README.md#{name})", about.purpose, *cells])
     header = ["script", "for", "fast version on", "return", "minutes"]
     return rows_of(header, rows, text=3)
-
-
-def last_sitting(runs: list[dict]) -> list[dict]:
-    """Those that ended within SITTING before the last one."""
-    ended = [datetime.fromisoformat(r["date"]) for r in runs]
-    return [r for r, end in zip(runs, ended, strict=True) if max(ended) - end <= SITTING]
 
 
 def gains(same: list[dict]) -> dict[str, tuple[str, str]]:

@@ -158,8 +158,8 @@ ATARI = [
     ("all rows are transitions", "1.0 if args.cleanrl_semantics else 1 - dones[:T]", "1.0"),
     ("rows before an end are none", "else 1 - dones[:T]", "else 1 - dones[1:]"),
     ("the last value is stale",
-     "        policy(steps[T])  # for values[T], from which the last step bootstraps; actions unused\n",
-     ""),
+     "        policy(steps[T])  # for values[T], from which the last step bootstraps; "
+     "actions unused\n", ""),
     ("a game over at the limit goes on", '            terminated |= info["terminated"] > 0', "#"),
     ("a lost life goes on", "host_terminations[step + 1] = terminated |",
      'host_terminations[step + 1] = (info["terminated"] > 0) |'),

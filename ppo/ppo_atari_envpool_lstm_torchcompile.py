@@ -762,8 +762,8 @@ if __name__ == "__main__":
         if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
             error = not_finite(iteration, obs, host_rewards)
             break  # before a good checkpoint is overwritten
-        # subtle: stop_signals is read once. A signal that comes later ends the run an iteration
-        # later; if the list were read again below, it would end the run without a checkpoint
+        # subtle: stop_signals is read once. A signal that comes after this line counts in the next
+        # iteration; if the list were read again below, it would end the run without a checkpoint
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {

@@ -213,6 +213,12 @@ def test_speeds_of_all_systems():
     text = "*P, 2 cores, 2026-01-02; medians of 3 interleaved rounds; "
     assert how == f"{text}steps/s of eager version of `{EAGER}` 100 to 400.*"
     assert "--compile` makes 3 times the steps per second" in tables.speedup([found])
+    rival = session("LeanRL --compile", [250.0] * 3, pair=EAGER)
+    text = f"Beside LeanRL with `--compile`, ours makes 2.4 times as many on `{EAGER}`."
+    assert tables.speedup([found + rival]).endswith(text)
+    lstm = [r | {"pair": "ppo_lstm"} for r in found + session("sb3", [150.0] * 3)]
+    text = "`ppo_lstm` makes 3 times as many, as its LSTM reads all rows in one call: 4 times those"
+    assert text in tables.speedup([found, lstm])
     many = [r | {"pair": choose.MANY} for r in found]  # CleanRL has no script of that name
     assert "CleanRL" not in tables.speeds([many]) and "LeanRL" not in tables.speeds([many])
     assert tables.speedup([session(EAGER, [1.0])]) == ""
@@ -389,18 +395,18 @@ def test_the_thesis_is_of_whole_sittings():
         "1.3",
         "4,000 (1 seed)",
     ]
-    assert "P, 1 core. Minutes are of 1 run each, seed 1, 2026-01-02, from" in how
+    assert "P, 1 core. Minutes are of 1 run each, seed 1, 2026-01-02. They count from" in how
     assert "of 3 runs, seeds 1 to 3, 2026-01-01 to 2026-01-02: mean" in how, "of older runs too"
     assert tables.pays(found) == ""
     found += run(choose.MANY, 1, 70.0, 4000.0, startup_s=3.0, sps=18_000.0)
     assert tables.pays(found).endswith("takes 17 s at the start. It pays from 3.1M steps on.")
     for name in (fast, EAGER, many, choose.MANY):
         found += run(name, 3, 400.0, 500.0, **more, **before)
-    assert "seed 1, 2026-01-02, from" in tables.thesis(found), "seed 3 lacks CleanRL"
+    assert "seed 1, 2026-01-02. They count from" in tables.thesis(found), "seed 3 lacks CleanRL"
     found += run("CleanRL", 3, 960.0, 700.0, pair=EAGER, **before)
     first, same, _, how = tables.thesis(found).split("\n\n")
     assert "**5.8 minutes** and" in first and "takes **15 minutes**" in first, "medians of two"
-    assert "Minutes are medians of 2 runs, seeds 1, 3, 2026-01-01 to 2026-01-02, from" in how
+    assert "Minutes are medians of 2 runs, seeds 1, 3, 2026-01-01 to 2026-01-02. They" in how
     slower = [r | {"sps": 10.0} if r["variant"] == many else r for r in found]
     assert tables.pays(slower).endswith("The fast version is then no faster.")
 

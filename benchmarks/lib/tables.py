@@ -244,9 +244,9 @@ def thesis(records: list[dict]) -> str:
         if warm and warm != seeds:
             timed += f" (with a warm cache seed {', '.join(map(str, warm))})"
     ends_of = [r for x in panels.values() for y in x.values() for r in first_seeds(records, y[0])]
-    how = f"{machine(of_all[0])}. Minutes are {timed}, {when(of_all)}, from the start of the "
-    how += f"process, compiling included. Returns are of {SEEDS} runs, seeds 1 to {SEEDS}, "
-    how += f"{when(ends_of)}: mean of the last 100 episodes, ± standard deviation over seeds"
+    how = f"{machine(of_all[0])}. Minutes are {timed}, {when(of_all)}. They count from the "
+    how += "start of the process, compiling included. Returns are of "
+    how += f"{SEEDS} runs, seeds 1 to {SEEDS}, {when(ends_of)}: mean of the last 100 episodes, ± standard deviation over seeds"
     apart = ["64 environments in parallel, hyper-parameters of their own", *header[1:]]
     tables = [(header, MINUTES), (apart, IN_PARALLEL)]
     parts = [text, *(rows_of(head, million_rows(records, names)) for head, names in tables)]

@@ -246,7 +246,8 @@ def thesis(records: list[dict]) -> str:
     ends_of = [r for x in panels.values() for y in x.values() for r in first_seeds(records, y[0])]
     how = f"{machine(of_all[0])}. Minutes are {timed}, {when(of_all)}. They count from the "
     how += "start of the process, compiling included. Returns are of "
-    how += f"{SEEDS} runs, seeds 1 to {SEEDS}, {when(ends_of)}: mean of the last 100 episodes, ± standard deviation over seeds"
+    how += f"{SEEDS} runs, seeds 1 to {SEEDS}, {when(ends_of)}: "
+    how += "mean of the last 100 episodes, ± standard deviation over seeds"
     apart = ["64 environments in parallel, hyper-parameters of their own", *header[1:]]
     tables = [(header, MINUTES), (apart, IN_PARALLEL)]
     parts = [text, *(rows_of(head, million_rows(records, names)) for head, names in tables)]

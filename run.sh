@@ -94,7 +94,7 @@ esac
 if [ "$task" = recipe ]; then
   set_up requirements
   words=$("$venv/bin/python" "$root/benchmarks/recipe.py" "${@:1:1}") || exit
-  [ $# -gt 0 ] || { echo "$words"; exit; }
+  [[ $# -gt 0 && $1 != -* ]] || { echo "$words"; exit; }
   shift
   read -ra words <<<"$words"
   set -- "${words[@]}" "$@"
@@ -125,6 +125,8 @@ fi
 if [ "$task" = bench ]; then
   exec "$venv/bin/python" "$root/benchmarks/throughput.py" --quick "$@"
 fi
+# idle threads of OpenMP sleep soon: by default they spin, on cores that others need
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 if [[ $task == *atari* ]]; then
   # freed memory stays with the process: glibc gives large blocks back to the kernel, which zeroes new
   # ones. Thresholds that this glibc takes: an old one refuses more than 32 MiB, another libc has none

@@ -3,11 +3,10 @@
     python benchmarks/ablation.py --rounds 3                       # the pairs
     python benchmarks/ablation.py --pairs ppo_continuous_action
 
-Switched by the fast file's own flags; by GOMP_SPINCOUNT, which the Atari scripts set (300000 is
-what OpenMP does when it is not set; as it matters where runs share cores, two at once are measured
-too); and by glibc's thresholds, which run.sh sets for the Atari scripts. What has no switch, as the
-scan, counts to the file's other differences. Interleaved rounds as in throughput.py; each run adds
-a line to results/ablation.jsonl, with start-up seconds and the seconds in each phase.
+Switched by the fast file's own flags; by GOMP_SPINCOUNT, which run.sh sets (300000 is what OpenMP
+does when it is not set; as it matters where runs share cores, two at once are measured too); and by
+glibc's thresholds, which run.sh sets for the Atari scripts. Interleaved rounds as in throughput.py;
+each run adds a line to results/ablation.jsonl, with start-up seconds and the seconds in each phase.
 """
 
 import argparse
@@ -59,7 +58,6 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
     else:
         cases += [
             ("off", "without acting in NumPy", f"{full}+no-numpy-acting", {}),
-            ("on", "nothing but the file's other differences", fast, {}),
             ("on", "compile", f"{fast}:compile+no-numpy-acting", {}),
         ]
         if cuda:

@@ -70,6 +70,8 @@ from lib.records import (
 from lib.tables import learning_table
 from tqdm import tqdm
 
+BOTH = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
+MUJOCO = ["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"]
 POINTS = 200  # of a curve, at most
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.e]+)")
 
@@ -171,6 +173,8 @@ def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_gam
         script = f"ppo/{name}.py"
         env = settings(name, {"TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "cache")})
         run_process(python(script, *flags, *where), env, tick=tick)
+        if not [*Path(folder).glob("*/summary.json")]:
+            raise Failure("ended in its first iteration: give it more --minutes")
         (run_dir,) = (found.parent for found in Path(folder).glob("*/summary.json"))
         summary = json.loads((run_dir / "summary.json").read_text())
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
@@ -200,12 +204,12 @@ def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_gam
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    both = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
-    add("--variants", nargs="+", default=both, help="NAME or NAME:flag+flag, or sb3:NAME")
-    add("--env-ids", nargs="+", default=["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"])
-    add("--recipes", nargs="+", default=[], choices=recipes(), metavar="NAME")
+    names = "NAME or NAME:flag+flag, or sb3:NAME; by default the continuous pair"
+    add("--variants", nargs="+", help=names)
+    add("--env-ids", nargs="+", help=f"by default {' '.join(MUJOCO)}")
+    add("--total-timesteps", type=int, help="1,000,000 by default")
+    add("--recipes", nargs="+", choices=recipes(), metavar="NAME", help="in place of these three")
     add("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    add("--total-timesteps", type=int, default=1_000_000)
     add("--until", type=int, help="end each run there; its schedule is that of all its steps")
     add("--runs-dir", type=Path, help="keep the runs there, and go on with those that are there")
     add("--minutes", type=float, default=math.inf, help="of each run; --runs-dir goes on with it")
@@ -215,6 +219,13 @@ def main() -> int:
     add("--results", type=Path, default=RESULTS, help="folder of the records")
     add("--summary", action="store_true", help="print what the records say, and run nothing")
     args = parser.parse_args()
+    given = [x for x in (args.variants, args.env_ids, args.total_timesteps) if x is not None]
+    if args.recipes and given:
+        parser.error("--recipes have variants, environments and steps of their own")
+    args.variants = args.variants or BOTH
+    args.env_ids = args.env_ids or MUJOCO
+    if args.total_timesteps is None:
+        args.total_timesteps = 1_000_000
     path = args.results / "learning.jsonl"
     done, failed = {key(r) for r in read(path)}, 0
     common = {"until": args.until, "commit": commit()}

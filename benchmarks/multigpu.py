@@ -27,17 +27,18 @@ PARENT, SCRIPT = "ppo_atari_envpool", "ppo_atari_envpool_multigpu"
 
 
 def timed(script: str, flags: list[str]) -> None:
-    """Runs a script as a rank; rank 0 adds all_reduce_share to its summary.json."""
+    """Runs a script with a clock in its loop as a rank; rank 0 adds all_reduce_share to its
+    summary.json."""
     calls, all_reduce = [], dist.all_reduce
 
     def clocked(*args, **kwargs):
         if args[0].is_cuda:
             torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = time.time()
         all_reduce(*args, **kwargs)
         if args[0].is_cuda:
             torch.cuda.synchronize()
-        calls.append((start, time.perf_counter() - start))
+        calls.append((start, time.time() - start))
 
     dist.all_reduce = clocked
     sys.argv = [script, *flags]
@@ -45,8 +46,8 @@ def timed(script: str, flags: list[str]) -> None:
     if int(os.environ.get("RANK", 0)) == 0:
         path = Path(run["run_dir"]) / "summary.json"
         summary = json.loads(path.read_text())
-        seconds = sum(summary["phase_s"].values())  # the last ones of the run
-        inside = sum(s for start, s in calls if start > run["times"][-1] - seconds)
+        seconds = sum(summary["phase_s"].values())
+        inside = sum(s for start, s in calls if start > run["start_time"])  # after the burn-in
         path.write_text(json.dumps(summary | {"all_reduce_share": inside / seconds}))
 
 

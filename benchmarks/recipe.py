@@ -33,8 +33,11 @@ def table() -> str:
 
 def main() -> int:
     name, known = " ".join(sys.argv[1:]), recipes()
-    if not name:
+    if len(sys.argv) == 1:
         print(table())
+        return 0
+    if name in ("-h", "--help"):
+        print(__doc__.strip())
         return 0
     near = difflib.get_close_matches(name, known, 3, 0.4) or known
     problem = f"no recipe '{name}'; the nearest: {', '.join(near)}"

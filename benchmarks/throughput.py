@@ -9,12 +9,13 @@
 
 Interleaved: each round runs every case once, each in a process of its own, so that what else the
 machine does falls on all of them. Each run adds a line to results/throughput.jsonl: all of its
-summary.json, the seconds from the process's start to the end of its first iteration, the round, the
-command, the commit, a fingerprint of the script's code, and the steps/s of the simulator alone in
-that round. A peer's figure is what the last match of --peer-sps in its output holds, start-up
-included if that is how it counts; the first match, after its first iteration if that is when it
-says so, ends its start-up; {num_envs} in its command is the number of environments. Of several
-pairs peers are compared with the first.
+summary.json, the seconds from the process's start to the end of its first iteration, those in each
+phase of the measured iterations (what runs is a copy of the script with a clock in its loop), the
+round, the command, the commit, a fingerprint of the script's code, and the steps/s of the simulator
+alone in that round. A peer's figure is what the last match of --peer-sps in its output holds,
+start-up included if that is how it counts; the first match, after its first iteration if that is
+when it says so, ends its start-up; {num_envs} in its command is the number of environments. Of
+several pairs peers are compared with the first.
 """
 
 import argparse
@@ -31,8 +32,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lib.pairs import TIMED
+from lib.phases import clocked
 from lib.records import (
     RESULTS,
+    ROOT,
     SPS,
     Failure,
     append,
@@ -82,8 +85,8 @@ class Case:
     """more to put down"""
     at_once: int = 1
     """so many runs of it side by side; steps/s is their mean, all else the first one's"""
-    summary: bool = False
-    """it leaves a summary.json in a folder given by --runs-dir"""
+    script: Path | None = None
+    """a script of ours, which leaves a summary.json in a folder given by --runs-dir"""
 
 
 def variant_case(variant, num_envs, iterations, env_id=None, env=None, extra=None) -> Case:
@@ -102,7 +105,7 @@ def variant_case(variant, num_envs, iterations, env_id=None, env=None, extra=Non
         env_id,
         env or {},
         extra={"code": code(name), **(extra or {})},
-        summary=True,
+        script=ROOT / script,
     )
 
 
@@ -123,11 +126,14 @@ def measure(case: Case, env: dict, limit: float) -> dict:
         with ThreadPoolExecutor(case.at_once) as pool:
             results = list(pool.map(lambda _: measure(one, env, limit), range(case.at_once)))
         return results[0] | {"sps": statistics.mean(result["sps"] for result in results)}
-    if case.summary:
-        with TemporaryDirectory() as runs_dir:
+    if case.script is not None:
+        with TemporaryDirectory() as folder:
+            copy, runs_dir = Path(folder, case.script.name), Path(folder, "runs")
+            copy.write_text(clocked(case.script.read_text()))
+            command = [str(copy) if x == str(case.script) else x for x in case.command]
             start = time.time()
-            run_process([*case.command, "--runs-dir", runs_dir], env, limit=limit)
-            (run_dir,) = Path(runs_dir).iterdir()
+            run_process([*command, "--runs-dir", str(runs_dir)], env, limit=limit)
+            (run_dir,) = runs_dir.iterdir()
             result = json.loads((run_dir / "summary.json").read_text())
             if result["sps"] is None:
                 raise Failure("too short a run for a speed: give more --iterations")

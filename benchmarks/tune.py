@@ -3,11 +3,11 @@
     python benchmarks/tune.py --script ppo_torchcompile:compile --env-id LunarLander-v3 --jobs 2
     PYTHONPATH=examples python benchmarks/tune.py --script ppo --env-id my_envs:HiddenCartPole-v1
 
-A trial trains once with each of --seeds, and scores the mean return of the last 100 episodes. After
-a quarter, a half and three quarters of a run it is ended if it is below the median of what earlier
-trials had there. suggest() has the flags that are searched; the others keep their defaults. The
-study is kept in runs/tune, and the same command goes on with it. At the end stands the command of
-the best trial. Judge it by other seeds: those that chose it flatter it.
+A trial trains once with each of --seeds, and scores the mean return of the last 100 episodes. It
+ends early if those before a quarter, a half or three quarters of a run's steps are below the median
+of what earlier trials had there. suggest() has the flags that are searched; the others keep their
+defaults. The study is kept in runs/tune, and the same command goes on with it. At the end stands
+the command of the best trial. Judge it by other seeds: those that chose it flatter it.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import optuna
 from lib import records
 
 TAG, LAST = "charts/episodic_return", 100  # episodes of a return, as in the scripts
+ROLLOUTS = [512, 1024, 2048, 4096]  # steps of all environments
 
 
 def suggest(trial, script: str) -> dict:
@@ -31,7 +32,7 @@ def suggest(trial, script: str) -> dict:
     choose = trial.suggest_categorical
     many = [16, 32, 64, 128] if "envpool" in script else [1, 4, 8, 16, 32]
     found = {"num_envs": choose("num_envs", many)}
-    found["num_steps"] = choose("steps of a rollout", [512, 1024, 2048, 4096]) // found["num_envs"]
+    found["num_steps"] = choose("steps of a rollout", ROLLOUTS) // found["num_envs"]
     found["num_minibatches"] = choose("num_minibatches", [1, 2, 4, 8, 16, 32])
     if "lstm" in script:  # whole environments
         found["num_minibatches"] = min(found["num_minibatches"], found["num_envs"])
@@ -59,32 +60,39 @@ def flags_of(found: dict) -> list[str]:
 
 
 def train(name: str, flags: list[str], steps: int, stop) -> float | None:
-    """The return of a run's last episodes; None if stop(quarter, return), asked after each quarter
-    of the run, ended it. Failure if the script fails."""
+    """The return of a run's last episodes; None if stop(quarter, return), asked about the first
+    quarters of the run, ended it. Failure if the script fails."""
     with tempfile.TemporaryDirectory() as folder:
         looked, quarter, stopped = time.monotonic(), 1, False
 
-        def last_return():
-            found = [x for run in Path(folder).iterdir() for x in records.scalars(run, TAG)]
-            mean = float(np.mean([x.value for x in found[-LAST:]])) if found else None
-            return found[-1].step if found else 0, mean
+        def episodes():
+            return [x for run in Path(folder).iterdir() for x in records.scalars(run, TAG)]
+
+        def mean_of_last(found):
+            return float(np.mean([x.value for x in found[-LAST:]]))
 
         def tick(process):
             nonlocal looked, quarter, stopped
-            if quarter < 4 and time.monotonic() - looked > 10:
-                looked, (step, value) = time.monotonic(), last_return()
-                if value is not None and step >= quarter * steps / 4:
-                    stopped, quarter = stop(quarter, value), quarter + 1
-                    if stopped:
-                        process.send_signal(signal.SIGTERM)
+            if time.monotonic() - looked < 10:
+                return stopped
+            looked, found = time.monotonic(), episodes()
+            while found and not stopped and quarter < 4 and found[-1].step > quarter * steps / 4:
+                before = [x for x in found if x.step <= quarter * steps / 4]  # the same in all runs
+                if before:
+                    stopped = stop(quarter, mean_of_last(before))
+                quarter += 1
+            if stopped:
+                process.send_signal(signal.SIGTERM)
             return stopped
 
         command = records.python(f"ppo/{name}.py", *flags, "--total-timesteps", steps)
         records.run_process([*command, "--runs-dir", folder], records.settings(name), tick=tick)
-        value = last_return()[1]
-        if value is None:
+        if stopped:
+            return None
+        found = episodes()
+        if not found:
             raise records.Failure("no episode has ended")
-        return None if stopped else value
+        return mean_of_last(found)
 
 
 def main() -> int:
@@ -99,7 +107,12 @@ def main() -> int:
     args = parser.parse_args()
     try:
         name, mode = records.split_variant(args.script)
-        steps = args.total_timesteps or records.defaults(name)["total_timesteps"]
+        steps = args.total_timesteps
+        if steps is None:
+            steps = records.defaults(name)["total_timesteps"]
+        if args.trials < 1 or args.jobs < 1 or steps < max(ROLLOUTS):
+            least = f"1 or more --trials and --jobs, and {max(ROLLOUTS)} or more --total-timesteps"
+            parser.error(f"give {least}")
         fixed = [*mode, "--no-cuda", "--env-id", args.env_id]
         one = records.defaults(name)["num_envs"] * records.defaults(name)["num_steps"]  # rollout
         with tempfile.TemporaryDirectory() as folder:  # does the script take the environment?
@@ -124,6 +137,9 @@ def main() -> int:
         except records.Failure as failure:
             records.warn(f"trial {trial.number}: {failure}")
             raise optuna.TrialPruned from None
+        except KeyboardInterrupt:  # Optuna would print where it was
+            study.stop()
+            raise optuna.TrialPruned from None
         return float(np.mean(returns))
 
     words = map(str, (args.script, args.env_id, steps, *args.seeds))
@@ -141,7 +157,8 @@ def main() -> int:
     except ValueError:
         records.warn(f"no trial got to its end; they are in {path}")
         return 1
-    print(f"best of {len(study.trials)} trials: {best.value:.2f}, mean over seeds {args.seeds}")
+    complete = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE])
+    print(f"best of {len(complete)} trials: {best.value:.2f}, mean over seeds {args.seeds}")
     found = suggest(optuna.trial.FixedTrial(best.params), name)
     print(records.shown(f"ppo/{name}.py", *fixed, *flags_of(found), "--total-timesteps", steps))
     return 0

@@ -1,20 +1,20 @@
 """Proximal Policy Optimization (PPO) on Atari, with the games simulated by EnvPool.
 
-    python ppo/ppo_atari_envpool.py                                          # eager, to be read
-    python ppo/ppo_atari_envpool_torchcompile.py --compile --cudagraphs      # the same, made fast
-    diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_torchcompile.py   # how
+    python ppo/ppo_atari_envpool.py   # fast: *_torchcompile.py --compile --cudagraphs
+    diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_torchcompile.py   # what makes it fast
 
 Not here: ALE's own simulator (ppo_atari.py), several processes (ppo_atari_envpool_multigpu.py), a
 memory (ppo_atari_envpool_lstm.py), scores and films of a trained agent (ppo_eval.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; network, doi:10.1038/nature14236;
 names and defaults, CleanRL's ppo_atari_envpool.py.
 
-Shapes: T num_steps, N num_envs, A number of actions, B = T * N rows, M of them a minibatch.
-Time: in step t, actions[t] is chosen at obs[t] and earns rewards[t]. Whether it ended the episode
-is in row t + 1 of dones and terminations, beside the next obs. `sync`: the host waits for a GPU.
-EnvPool resets a game in the step after an episode's end. So where dones[t] is 1, obs[t] is the last
-observation of an episode, its action is ignored, and row t is an autoreset step, which is no real
-transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life ends an episode too.
+Shapes: T num_steps, N num_envs, A number of actions, B = T * N rows, M of them in a minibatch.
+`sync` marks where the host waits for the GPU. A lost life ends an episode; its end, in rows:
+    t  obs[t]             actions[t]  rewards[t]   dones[t]  valid[t]
+    5  observation        action      reward       0         1
+    6  observation        action      last reward  0         1
+    7  final observation  ignored     0            1         0         autoreset step, no transition
+    8  first observation  action      reward       0         1
 """
 
 # /// script
@@ -30,23 +30,14 @@ transition: valid[t] is 0, and the row weighs nothing in the loss. A lost life e
 # ]
 # ///
 import argparse
-import atexit
-import difflib
-import io
 import json
 import os
+import random
 import re
-import shlex
 import signal
 import sys
 import time
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
-
-# idle threads of OpenMP sleep soon, read when torch is imported; by default they spin on cores that
-# others need: alone that costs nothing, two runs on the same 2 cores take 4 times as long
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import envpool
 import numpy as np
@@ -61,186 +52,160 @@ from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
 
-FORMAT = "ppo_atari_envpool 2"  # of a checkpoint; --resume refuses others
-# what compute_gradients returns, in this order; grad_norm is that before clipping
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 
 
 @dataclass
 class Args:
-    """PPO on the Atari games of EnvPool."""
+    """PPO for the Atari games of EnvPool."""
 
-    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the folder's name
-    seed: int = 1  # of the games, the network and the sampling, 0 or more
-    torch_deterministic: bool = True  # cuDNN picks deterministic kernels
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
+    seed: int = 1  # of environments, network and sampling
+    torch_deterministic: bool = True  # only deterministic cuDNN kernels
     cuda: bool = True  # use the GPU if there is one
-    track: bool = False  # send the metrics to Weights & Biases as well
+    track: bool = False  # log to Weights & Biases as well
     wandb_project_name: str = "ppo"  # project on Weights & Biases
     wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
-    runs_dir: str = "runs"  # folder that gets a folder for this run
-    checkpoint_interval: int = 50  # iterations between two checkpoints
-    resume: str | None = None  # folder of a run to go on with: its arguments are the defaults
-    measure_burnin: int = 3  # first iterations, not counted in the steps per second
+    runs_dir: str = "runs"  # where the run's folder is created
+    checkpoint_interval: int = 50  # iterations between checkpoints
+    resume: str | None = None  # folder of a run to continue; its arguments are the defaults
+    measure_burnin: int = 3  # iterations before the steps per second are measured
 
-    env_id: str = "Breakout-v5"  # an Atari game of EnvPool's
-    total_timesteps: int = 10_000_000  # steps of 4 frames, autoreset ones too, in whole rollouts
-    learning_rate: float = 2.5e-4  # Adam's step size
-    num_envs: int = 8  # N, games side by side
-    num_steps: int = 128  # T, steps of each game in a rollout
-    anneal_lr: bool = True  # let the learning rate fall linearly, to 0 after the last update
-    gamma: float = 0.99  # discount of a step, 0 to 1
-    gae_lambda: float = 0.95  # decay of the advantages, 0 (one step) to 1 (Monte Carlo)
-    num_minibatches: int = 4  # gradient steps in an epoch; divides num_envs * num_steps
-    update_epochs: int = 4  # passes over a rollout's rows
-    norm_adv: bool = True  # normalise the advantages of each minibatch
-    clip_coef: float = 0.1  # the probability ratio is clipped to 1 ± this; inf: never
-    clip_vloss: bool = True  # clip the change of the value to ± clip_coef too
+    env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
+    total_timesteps: int = 10_000_000  # steps of 4 frames, rounded down to whole rollouts
+    learning_rate: float = 2.5e-4  # Adam's learning rate
+    num_envs: int = 8  # N, parallel games
+    num_steps: int = 128  # T, steps per game in a rollout
+    anneal_lr: bool = True  # decrease the learning rate linearly to 0
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs * num_steps
+    update_epochs: int = 4  # epochs per rollout
+    norm_adv: bool = True  # normalise advantages per minibatch
+    clip_coef: float = 0.1  # the probability ratio is clipped to 1 ± clip_coef
+    clip_vloss: bool = True  # clip the value function's change to ± clip_coef
     ent_coef: float = 0.01  # weight of the entropy bonus
     vf_coef: float = 0.5  # weight of the value loss
-    max_grad_norm: float = 0.5  # gradients are scaled down to this Euclidean norm; inf: never
-    target_kl: float | None = None  # end an update after an epoch whose mean approx_kl is larger
-    cleanrl_semantics: bool = False  # reset rows are trained on and time limits are terminal
-
-    @property
-    def batch_size(self):
-        """B, the rows of a rollout."""
-        return self.num_envs * self.num_steps
-
-    @property
-    def minibatch_size(self):
-        """M, the rows of a minibatch."""
-        return self.batch_size // self.num_minibatches
-
-    @property
-    def num_iterations(self):
-        """Rollouts of the whole run, each followed by an update."""
-        return self.total_timesteps // self.batch_size
+    max_grad_norm: float = 0.5  # maximum gradient norm
+    target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
+    cleanrl_semantics: bool = False  # train on autoreset steps; time limits are terminal
 
     def __post_init__(self):
-        """Raises ValueError for what is out of range: tyro prints it and exits with status 2."""
-        for rule, holds, names in (
-            ("above 0", lambda x: x > 0, "num_envs num_steps num_minibatches update_epochs"),
-            ("above 0", lambda x: x is None or x > 0, "clip_coef max_grad_norm target_kl"),
-            ("above 0, not inf", lambda x: 0 < x < np.inf, "learning_rate checkpoint_interval"),
-            ("0 or more", lambda x: 0 <= x < np.inf, "measure_burnin ent_coef vf_coef"),
-            ("0 to 2**64 - 1", lambda x: 0 <= x < 2**64, "seed"),
-            ("0 to 1", lambda x: 0 <= x <= 1, "gamma gae_lambda"),
-        ):
-            for name in names.split():
-                value = getattr(self, name)
-                if not holds(value):
-                    raise ValueError(f"--{name.replace('_', '-')} {value}: give {rule}")
-        self.runs_dir = os.path.expanduser(self.runs_dir)
-        self.resume = self.resume and os.path.expanduser(self.resume)
-        rows = f"num_envs * num_steps = {self.batch_size}"
+        self.batch_size = self.num_envs * self.num_steps
+        self.minibatch_size = self.batch_size // self.num_minibatches
+        self.num_iterations = self.total_timesteps // self.batch_size
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
-            raise ValueError(f"--total-timesteps {self.total_timesteps}: give {rows}, or more")
-        if self.batch_size % self.num_minibatches or self.minibatch_size < 2:
-            raise ValueError(f"--num-minibatches {self.num_minibatches}: no divisor below {rows}")
-        specs = envpool.registration.registry.specs
-        games = [env_id for env_id in specs if specs[env_id][0] == "envpool.atari"]
-        if self.env_id not in games:
-            near = ", ".join(difflib.get_close_matches(self.env_id, games, cutoff=0.0))
-            raise ValueError(f"--env-id {self.env_id}: no Atari game; the nearest are {near}")
+            raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
 
 
-def make_envs(args, global_step=0):
-    """N Atari games in EnvPool: obs (N, 4, 84, 84) uint8, rewards clipped to their sign.
+def make_envs(args, seeds):
+    """N Atari games: obs (N, 4, 84, 84) uint8, actions (N,) int64, rewards clipped to their sign.
 
-    A lost life ends an episode. A single seed would give game i the seed + i, so that seeds 1 and 2
-    would share all games but one; a resumed run plays other games.
+    A lost life ends an episode. One seed for all would be seed + i for game i: runs with the seeds
+    1 and 2 would share all games but one.
     """
-    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(args.num_envs) >> 1
-    options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}  # int32
+    options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}
     return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
-    """Fills a layer with orthogonal weights of gain std and constant biases; returns it."""
+    """Gives a layer orthogonal weights of gain std and constant biases."""
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
 
 
 class Agent(nn.Module):
-    """Nature CNN: obs (M, 4, 84, 84) uint8 -> logits (M, A), value (M,), float32."""
+    """Nature CNN: obs (M, 4, 84, 84) uint8 -> a distribution over A actions, value (M,)."""
 
-    def __init__(self, envs, device=None):
+    def __init__(self, envs):
         super().__init__()
         self.network = nn.Sequential(
-            layer_init(nn.Conv2d(4, 32, 8, stride=4, device=device)),
+            layer_init(nn.Conv2d(4, 32, 8, stride=4)),
             nn.ReLU(),
-            layer_init(nn.Conv2d(32, 64, 4, stride=2, device=device)),
+            layer_init(nn.Conv2d(32, 64, 4, stride=2)),
             nn.ReLU(),
-            layer_init(nn.Conv2d(64, 64, 3, stride=1, device=device)),
+            layer_init(nn.Conv2d(64, 64, 3, stride=1)),
             nn.ReLU(),
             nn.Flatten(),
-            layer_init(nn.Linear(64 * 7 * 7, 512, device=device)),
+            layer_init(nn.Linear(64 * 7 * 7, 512)),
             nn.ReLU(),
         )
-        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n, device=device), std=0.01)
-        self.critic = layer_init(nn.Linear(512, 1, device=device), std=1)
+        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n), std=0.01)
+        self.critic = layer_init(nn.Linear(512, 1), std=1.0)
 
     def forward(self, obs):
-        hidden = self.network(obs.float().div_(255.0))  # (M, 512)
-        return self.actor(hidden), self.critic(hidden).squeeze(-1)
+        hidden = self.network(obs.float() / 255.0)  # (M, 512)
+        probs = Categorical(logits=self.actor(hidden), validate_args=False)
+        return probs, self.critic(hidden).squeeze(-1)
 
 
-def masked_mean(x, valid):
-    """Mean of x over the rows where valid, 0 or 1 and of x's shape, is 1; 0 if there is none."""
-    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+@torch.no_grad()
+def act(agent, row):
+    """Samples actions at a row's observations, and stores them there with their log-probabilities
+    and values. row: fields (N, ...) of the storage. Returns the actions, (N,).
+    """
+    probs, value = agent(row["obs"])
+    action = probs.sample()
+    row["actions"][:] = action
+    row["logprobs"][:] = probs.log_prob(action)
+    row["values"][:] = value
+    return action
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
-    """Generalised advantages of one rollout (arXiv:1506.02438, equation 16).
+    """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
 
-    rewards, dones, terminations, values: (T + 1, N) float64; row T of rewards is not read.
-    An episode truncated in step t bootstraps from its last observation, of value values[t + 1].
-    Returns advantages, (T, N) float64; those of autoreset steps mean nothing.
+    rewards: (T, N); dones, terminations, values: (T + 1, N), arrays. Returns advantages, (T, N).
+    An episode cut by its time limit is done but not terminated: values[t + 1], the value of its
+    final observation, bootstraps.
     """
-    # one-step errors, delta[t], to begin with
-    advantages = rewards[:-1] + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]
+    advantages = rewards + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]  # TD errors
     decay = gamma * gae_lambda * (1 - dones[1:])
-    for t in reversed(range(len(advantages) - 1)):  # adv[t] = delta[t] + decay[t] * adv[t + 1]
+    for t in reversed(range(len(advantages) - 1)):
         advantages[t] += decay[t] * advantages[t + 1]
     return advantages
 
 
-def explained_variance(values, returns, valid):
-    """1 - Var[returns - values] / Var[returns] over the valid rows, (); nan at constant returns."""
-    residual = returns - values
-    var_residual = masked_mean((residual - masked_mean(residual, valid)).square(), valid)
-    var_returns = masked_mean((returns - masked_mean(returns, valid)).square(), valid)
-    return torch.where(var_returns > 0, 1 - var_residual / var_returns, torch.nan)
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid is 1; 0 if there is none."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
 def ppo_loss(newlogprob, entropy, newvalue, mb, args):
-    """PPO's clipped loss (arXiv:1707.06347, equations 7 and 9) over a minibatch's valid rows, the
-    value clipped as in OpenAI Baselines' ppo2.
+    """PPO's loss, to be minimised, over a minibatch's valid rows (arXiv:1707.06347, equation 9).
 
-    newlogprob, entropy, newvalue: (M,) float32, of the network as it is now; mb: fields (M, ...) of
-    the rollout, `valid` being 1, or 0 for an autoreset step; args: coefficients.
-    Returns the loss, (), and the first six of LOSSES, (6,), detached. With no valid row all are 0.
+        L_clip = mean(min(ratio * A, clip(ratio, 1 - clip_coef, 1 + clip_coef) * A))
+        loss = -L_clip + vf_coef * v_loss - ent_coef * entropy
+
+    newlogprob, entropy, newvalue: (M,), of the agent as it is now; mb: fields (M, ...) of the
+    rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    returns = mb["returns"]
-    values = mb["values"]
+    logratio = (
+        newlogprob - mb["logprobs"]
+    ) * valid  # else exp of a row that is no transition may be inf
+    ratio = logratio.exp()
+
     advantages = mb["advantages"]
     if args.norm_adv:
         centered = (advantages - masked_mean(advantages, valid)) * valid
         std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
         advantages = centered / (std + 1e-8)
 
-    logratio = (newlogprob - mb["logprobs"]) * valid  # else exp may be inf, and inf * 0 nan
-    ratio = logratio.exp()
+    # policy loss, -L_clip
     pg_loss1 = -advantages * ratio
     pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
     pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
 
-    v_loss = (newvalue - returns).square()
+    # value loss
+    v_loss = (newvalue - mb["returns"]).square()
     if args.clip_vloss:
-        v_clipped = values + (newvalue - values).clamp(-args.clip_coef, args.clip_coef)
-        v_loss = torch.max(v_loss, (v_clipped - returns).square())
+        change = (newvalue - mb["values"]).clamp(-args.clip_coef, args.clip_coef)
+        v_loss_clipped = (mb["values"] + change - mb["returns"]).square()
+        v_loss = torch.max(v_loss, v_loss_clipped)
     v_loss = 0.5 * masked_mean(v_loss, valid)
 
     entropy_loss = masked_mean(entropy, valid)
@@ -253,295 +218,130 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     return loss, losses.detach()
 
 
-@torch.no_grad()
-def act(agent, storage, noise, step):
-    """Samples the actions of row `step` and fills its actions, log-probabilities and values.
+def compute_gradients(agent, batch, args, mb_inds):
+    """Sets the parameters' .grad to the clipped gradient of a minibatch.
 
-    storage: fields (T + 1, N, ...); noise: (T + 1, N, A) from Exponential(1); step: a row's index,
-    (1,) int64. Returns the actions, (N,) int64.
-    """
-    obs = storage["obs"][step][0]  # (N, 4, 84, 84)
-    exponential = noise[step][0]  # (N, A)
-    logits, value = agent(obs)  # (N, A), (N,)
-    probs = Categorical(logits=logits, validate_args=False)
-    # subtle: this is a categorical sample. Of all probs / noise, with noise from Exponential(1),
-    # that of action a is the largest with probability probs[a].
-    action = (probs.probs / exponential).argmax(-1)
-    storage["actions"][step] = action
-    storage["logprobs"][step] = probs.log_prob(action)
-    storage["values"][step] = value
-    return action
-
-
-def compute_gradients(agent, args, batch, mb_inds):
-    """Sets the parameters' .grad, which has to be None, to a minibatch's clipped gradient.
-
-    batch: fields (B, ...) of the storage; mb_inds: (M,) int64, the minibatch's rows.
-    Returns LOSSES, (7,) float32.
+    batch: fields (B, ...) of the storage; mb_inds: (M,), the minibatch's rows.
+    Returns LOSSES, (7,); grad_norm is that before clipping.
     """
     mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
-    logits, newvalue = agent(mb["obs"])  # (M, A), (M,)
-    probs = Categorical(logits=logits, validate_args=False)
+    probs, newvalue = agent(mb["obs"])
     newlogprob = probs.log_prob(mb["actions"])
-    entropy = probs.entropy()
-    loss, losses = ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: True is slower when compiled, and rounds the norm differently
-    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
     return torch.cat([losses, grad_norm.view(1)])
 
 
-def train_epoch(gradients, optimizer, b_inds):
-    """One epoch: a gradient step on each minibatch.
+def train_epoch(agent, optimizer, batch, args, b_inds):
+    """Takes a gradient step on each minibatch.
 
-    gradients: compute_gradients with all but mb_inds bound; b_inds: (num_minibatches, ...) int64,
-    each row the mb_inds of a minibatch. Returns LOSSES of each, (num_minibatches, 7) float32.
+    b_inds: (B / M, M), the rows of each minibatch. Returns the LOSSES of each, (B / M, 7).
     """
     losses = []
     for mb_inds in b_inds:
         optimizer.zero_grad()
-        losses.append(gradients(mb_inds))
+        losses.append(compute_gradients(agent, batch, args, mb_inds))
         optimizer.step()
     return torch.stack(losses)
 
 
-# Not PPO: from here to main come the command line, the run's folder, signals, checkpoints and what
-# ends a run. A fork keeps, replaces or drops these functions; what it drops goes with its call.
-
-
-class Console:
-    """Standard output or error of a run that outlives its reader: once a terminal has closed, or a
-    `tee` has ended, what is printed is lost, but the run goes on."""
-
-    def __init__(self, stream):
-        self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
-        if isinstance(self.stream, io.TextIOWrapper):
-            self.stream.reconfigure(errors="replace")  # where the locale has no ±
-
-    def write(self, text):
-        with suppress(OSError):
-            self.stream.write(text)
-
-    def flush(self):
-        with suppress(OSError):
-            self.stream.flush()
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-
-def fail(flag, text):
-    """Ends the script with one line about a flag, and status 2."""
-    print(f"{os.path.basename(sys.argv[0])}: error: argument {flag}: {text}", file=sys.stderr)
-    sys.exit(2)
-
-
-@contextmanager
-def blame(flag, value):
-    """Turns whatever is raised inside into one line about a flag, and status 2."""
-    try:
-        yield
-    except Exception as error:  # what an environment raises is its own affair
-        fail(flag, f"{value}: {' '.join(str(error).split()) or type(error).__name__}")
+# Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
 
 
 def parse_args():
-    """Reads the command line, and the checkpoint of the run that --resume names, if any.
+    """Reads the command line; with --resume, the arguments of that run are the defaults.
 
-    Returns Args, whose defaults are then that run's, and the checkpoint, a dictionary; for a new
-    run an empty one, at step 0.
+    Returns Args and the checkpoint of that run, or None.
     """
-    sys.stdout = Console(sys.stdout)
-    sys.stderr = Console(sys.stderr)
-    # --resume alone, before tyro reads all flags
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
-    parser.add_argument("--resume", type=os.path.expanduser)
-    folder = parser.parse_known_args()[0].resume
-    checkpoint = {"args": {}, "global_step": 0, "episodic_returns": []}
-    try:
-        if folder:
-            checkpoint = torch.load(f"{folder}/checkpoint.pt", "cpu", weights_only=True)
-            if checkpoint["format"] != FORMAT:
-                raise ValueError(f"it is one of {checkpoint['format']}")
-        # without the flags that only the other version of this script has
-        saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
-        default, done = Args(**saved), checkpoint["global_step"]
-    except Exception as error:  # what a damaged file raises depends on its bytes
-        fail("--resume", f"no checkpoint of {FORMAT} in {folder} ({error!r})")
-    args = tyro.cli(Args, default=default)
-    if done // args.batch_size >= args.num_iterations:
-        fail("--total-timesteps", f"the run has done {done}, give {done + args.batch_size} or more")
-    return args, checkpoint
-
-
-def track(args, run_dir):
-    """Sends what the run's SummaryWriter gets to Weights & Biases as well, for --track."""
-    import wandb
-
-    wandb.init(
-        project=args.wandb_project_name,
-        entity=args.wandb_entity,
-        id=re.sub(r"[^\w.-]", "_", os.path.basename(os.path.abspath(run_dir))),
-        resume="allow",
-        sync_tensorboard=True,
-        config=asdict(args),
-    )
-
-
-def resume_command(run_dir):
-    """What a person types to go on with a run."""
-    return shlex.join([sys.executable, sys.argv[0], "--resume", run_dir])
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    run_dir = parser.parse_known_args()[0].resume
+    if run_dir is None:
+        return tyro.cli(Args), None
+    checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+    return tyro.cli(Args, default=Args(**saved)), checkpoint
 
 
 def open_run(args, global_step):
-    """Opens the run's folder, a new one or that of --resume, its curves and its bar.
-
-    Returns run_dir, a path; writer, of TensorBoard; progress, which counts environment steps.
-    """
+    """Creates the run's folder, or takes that of --resume; returns it and a TensorBoard writer."""
     started = time.strftime("%y%m%d-%H%M%S")
-    run_name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
-    run_dir = args.resume
-    while not run_dir:
-        try:
-            run_dir = f"{args.runs_dir}/{run_name.replace('/', '_')}"
-            os.makedirs(run_dir)
-        except FileExistsError:  # another container's run, of the same second and process number
-            run_dir, run_name = None, f"{run_name}_"
+    name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
+    run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
+    run_dir = os.path.abspath(run_dir)
+    os.makedirs(run_dir, exist_ok=args.resume is not None)
     if args.track:
-        track(args, run_dir)
-    # a run that goes on drops the points that came after its checkpoint
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(run_dir),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
     writer = SummaryWriter(run_dir, purge_step=global_step + 1)
     writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
-    steps = args.num_iterations * args.batch_size
-    progress = tqdm(total=steps, initial=global_step, unit="step", unit_scale=True)
-
-    def say_how_to_go_on(*error):
-        progress.close()
-        sys.__excepthook__(*error)
-        if os.path.exists(f"{run_dir}/checkpoint.pt"):
-            line = f"to go on from the last checkpoint: {resume_command(run_dir)}"
-            print(line, file=sys.stderr)
-
-    # also when the run ends by an exception; a signal that kills it skips this
-    atexit.register(writer.close)
-    atexit.register(progress.close)
-    sys.excepthook = say_how_to_go_on
-    return run_dir, writer, progress
-
-
-def catch_signals(stop_signals):
-    """Lets Ctrl+C, SIGTERM and SIGHUP, unless nohup ignores it, append their number to a list, for
-    the loop to stop. A second Ctrl+C or SIGTERM ends the run at once; a second SIGHUP does not."""
-    signals = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signals.append(signal.SIGHUP)
-
-    def stop(signum, frame):
-        stop_signals.append(signum)
-        if signum in signals[:2]:  # a closing terminal may send SIGHUP twice
-            signal.signal(signum, signal.SIG_DFL)
-        with suppress(OSError):  # print would fail if the bar is in a write
-            os.write(sys.stderr.fileno(), b"\nstopping after this iteration\n")
-
-    for signum in signals:
-        signal.signal(signum, stop)
+    return run_dir, writer
 
 
 def save_checkpoint(run_dir, state):
-    """Writes checkpoint.pt, for --resume and ppo_eval.py, by way of another file, so that it is
-    whole at any moment. state: tensors and plain values."""
-    with open(f"{run_dir}/checkpoint.{os.getpid()}-{time.time_ns()}.tmp", "wb") as file:
-        torch.save(state, file)
-    os.replace(file.name, f"{run_dir}/checkpoint.pt")
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    torch.save(state, f"{run_dir}/checkpoint.tmp")
+    os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
-def restore(args, checkpoint, agent, optimizer, rng, device):
-    """Gives agent, optimizer and random state what the checkpoint of --resume holds; random state
-    is that of a kind of device."""
-    with blame("--resume", args.resume):  # with other spaces weights have other shapes
-        agent.load_state_dict(checkpoint["agent"])
-    # Adam's moments and steps are the checkpoint's, learning rate and epsilon are this run's
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-    if device.type in checkpoint["rng"]:
-        rng.set_rng_state(checkpoint["rng"][device.type])
+def catch_signals(received):
+    """The first Ctrl+C or SIGTERM adds its number to `received`; a second one kills the run."""
 
+    def handler(signum, frame):
+        received.append(signum)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.write(2, b"\nstopping after this iteration\n")
 
-def not_finite(iteration, obs, rewards):
-    """Says what of a rollout made its loss inf or nan, as far as its numbers show it.
-
-    obs: (T + 1, N, ...) tensor; rewards: (T + 1, N) array.
-    """
-    cause = "the network, or too large a number: observations and rewards are finite"
-    for what, rows in (("a reward", torch.from_numpy(rewards)), ("an observation", obs)):
-        finite = rows.reshape(*rows.shape[:2], -1).isfinite().all(2)  # (T + 1, N)
-        if not finite.all():
-            step, env = (~finite).nonzero()[0].tolist()
-            cause = f"{what} of environment {env} in step {step} of the rollout"
-    return f"iteration {iteration} gave a loss that is not finite, by {cause}"
-
-
-def finish(run_dir, summary, stop_signals, error, writer, progress, envs):
-    """Writes summary.json, closes everything, prints the last line and exits if need be.
-
-    Status: 3 with an error; 128 + number if a signal stopped the run before its end.
-    """
-
-    def plain(x):
-        """For JSON, which has no inf and no nan: inf becomes a string, nan becomes null."""
-        if isinstance(x, dict):
-            return {key: plain(value) for key, value in x.items()}
-        odd = isinstance(x, float) and not np.isfinite(x)
-        return (None if np.isnan(x) else str(x)) if odd else x
-
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(plain(summary), file, indent=2)
-    writer.close()
-    progress.close()
-    score = "no episode has ended yet"
-    if summary["mean_return"] is not None:
-        score = f"mean return {summary['mean_return']:.2f}"
-    speed = f", {summary['sps']:.0f} steps/s" if summary["sps"] else ""
-    print(f"{run_dir}: {score}{speed}")
-    status = 0
-    if error:
-        print(f"error: {error}", file=sys.stderr)
-        status = 3
-    elif stop_signals and not summary["complete"]:
-        print(f"to go on: {resume_command(run_dir)}")
-        status = 128 + stop_signals[0]
-    envs.close()  # when all results are there: a simulator may fail to close
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    if status:
-        sys.exit(status)
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
 
 
 if __name__ == "__main__":
     args, checkpoint = parse_args()
+    global_step = checkpoint["global_step"] if checkpoint else 0
+    # rounded up, so that a run resumed with other sizes takes no more steps than total_timesteps
+    first_iteration = -(-global_step // args.batch_size) + 1
+    if first_iteration > args.num_iterations:
+        sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
+    T, N = args.num_steps, args.num_envs
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     mode = "eager"
-    print(f"{mode} on {device.type}: {args.env_id}, {args.num_envs} envs x {args.num_steps} steps")
-    torch.backends.cudnn.deterministic = args.torch_deterministic
+    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    random.seed(args.seed + global_step)  # for environments that draw from it
+    np.random.seed(args.seed + global_step)
     torch.manual_seed(args.seed)
-    rng = torch.cuda if device.type == "cuda" else torch  # its generator draws noise and b_inds
+    torch.backends.cudnn.deterministic = args.torch_deterministic
 
-    # environments
-    T, N = args.num_steps, args.num_envs
-    global_step = checkpoint["global_step"]
-    with blame("--env-id", args.env_id):
-        envs = make_envs(args, global_step)
-        next_obs, info = envs.reset()  # (N, 4, 84, 84) uint8
+    # games; runs with different seeds share none, and a resumed run plays new ones
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # 31 bits
+    envs = make_envs(args, seeds)
+    next_obs, info = envs.reset()
 
     # agent and optimizer; fused: one kernel steps all parameters
-    agent = Agent(envs, device=device)
+    agent = Agent(envs).to(device)
     optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
-    if args.resume:
-        restore(args, checkpoint, agent, optimizer, rng, device)
+    episodic_returns = []
+    rng = torch.cuda if device.type == "cuda" else torch  # its random state samples and shuffles
+    if checkpoint:
+        agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments; its learning rate and epsilon are this run's
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        episodic_returns = checkpoint["episodic_returns"]
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
 
-    # storage: rows 0 to T - 1 are the rollout's steps. subtle: row T holds next_obs, from which the
-    # last step bootstraps; its obs is row 0 of the next rollout.
+    # storage: rows 0 to T - 1 are the steps of a rollout. Row T holds the observation after the
+    # last step: its value bootstraps, and it becomes row 0 of the next rollout
     storage = {
         "obs": torch.zeros((T + 1, *next_obs.shape), dtype=torch.uint8, device=device),
         "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
@@ -552,109 +352,100 @@ if __name__ == "__main__":
         "valid": torch.zeros((T + 1, N), device=device),
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
-    noise = torch.zeros((T + 1, N, envs.single_action_space.n), device=device)
-    obs = storage["obs"]  # (T + 1, N, 4, 84, 84)
+    obs = storage["obs"]
     obs[T] = torch.from_numpy(next_obs)
-    # what acting does not need stays on the host until the rollout ends, in one array, so that one
-    # copy takes it to the device; the names of its parts are views
-    host = np.zeros((3, T + 1, N))
-    host_rewards, host_dones, host_terminations = host  # (T + 1, N) each
-    lives = info["lives"]  # (N,)
-    episode_returns = np.zeros(N)  # of the episodes under way
+    # rewards and flags stay on the host, where advantages are computed
+    rewards = np.zeros((T, N))
+    dones = np.zeros((T + 1, N))
+    terminations = np.zeros((T + 1, N))
+    valid = np.zeros((T, N), dtype=bool)
+    lives = info["lives"]
+    episode_returns = np.zeros(N)
     episode_lengths = np.zeros(N)
-    episodic_returns = checkpoint["episodic_returns"]  # of the episodes that have ended, a list
 
-    # the functions above with all bound that stays the same from call to call
-    policy = partial(act, agent, storage, noise)  # a row's index -> its actions, (N,)
-    steps = torch.arange(T + 1, device=device).split(1)  # its argument, a tensor: a graph takes one
-    gradients = partial(compute_gradients, agent, args, batch)  # mb_inds -> LOSSES, (7,)
-    run_epoch = partial(train_epoch, gradients, optimizer)  # trains: b_inds -> LOSSES of each
-
+    run_dir, writer = open_run(args, global_step)
+    total = args.num_iterations * args.batch_size
+    progress = tqdm(total=total, initial=global_step, unit="step", unit_scale=True)
     stop_signals = []
-    catch_signals(stop_signals)
-    run_dir, writer, progress = open_run(args, global_step)
-    error = None
-    first_iteration = global_step // args.batch_size + 1
-    first_measured = first_iteration + args.measure_burnin
-    phase_s = np.zeros(4)  # the host's seconds in each of the loop's phases, once measured
     sps = None
     for iteration in range(first_iteration, args.num_iterations + 1):
+        if iteration == first_iteration + args.measure_burnin:
+            start_time, start_step = time.time(), global_step
+
         # Rollout
-        times = [time.perf_counter()]
         obs[0] = obs[T]
-        host[:, 0] = host[:, T]
-        # drawn for the whole rollout, outside of act: a compiled act, or one in NumPy, as the fast
-        # versions have, would draw other numbers
-        noise.exponential_()
+        dones[0] = dones[T]
         for step in range(T):
-            action = policy(steps[step]).cpu().numpy()  # (N,); sync: the simulator waits
-            next_obs, reward, terminated, truncated, info = envs.step(action)
+            row = {key: rows[step] for key, rows in storage.items()}  # views
+            action = act(agent, row)
+            next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
-            obs[step + 1] = torch.from_numpy(next_obs)  # sync: copied to the device
-            host_rewards[step] = reward
-            host_dones[step + 1] = terminated | truncated
-            host_terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
-            global_step += args.num_envs
-            valid = host_dones[step] == 0  # (N,)
-            episode_returns += info["reward"] * valid  # unclipped
-            episode_lengths += valid
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
+            rewards[step] = reward
+            valid[step] = dones[step] == 0
+            dones[step + 1] = terminated | truncated
+            terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += N
+            episode_returns += info["reward"] * valid[step]  # not clipped
+            episode_lengths += valid[step]
             game_over = (info["terminated"] > 0) | truncated  # terminated alone: a lost life
-            # the no-ops after a lost life can end the game too: at times just by lives that rise
-            game_over |= (info["lives"] > lives) & ~valid
+            # the no-ops after a lost life can end the game too; at times only the lives say so
+            game_over |= (info["lives"] > lives) & ~valid[step]
             lives = info["lives"]
             for i in np.flatnonzero(game_over & (episode_lengths > 0)):
                 episodic_returns.append(float(episode_returns[i]))
                 writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
-        policy(steps[T])  # for values[T], from which the last step bootstraps; actions unused
 
         # Advantages
-        times.append(time.perf_counter())
-        rewards, dones, terminations = torch.from_numpy(host).to(device)  # (T + 1, N) each; sync
-        values = storage["values"].double()  # sums of up to T terms: in float64, then rounded once
+        with torch.no_grad():
+            _, storage["values"][T] = agent(obs[T])  # from which the last step bootstraps
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
-        storage["advantages"][:T] = advantages
-        storage["returns"][:T] = advantages + values[:T]
-        storage["valid"][:T] = 1.0 if args.cleanrl_semantics else 1 - dones[:T]
+        returns = advantages + values[:T]
+        storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
+        storage["returns"][:T] = torch.from_numpy(returns)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid | args.cleanrl_semantics)  # sync
 
         # Update
-        times.append(time.perf_counter())
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
-        lrnow = float(np.float32(frac * args.learning_rate))  # float32, as in the fast version
+        lrnow = frac * args.learning_rate
         optimizer.param_groups[0]["lr"] = lrnow
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            losses.append(run_epoch(b_inds))  # (num_minibatches, 7)
-            if args.target_kl is not None:
-                approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
-                if approx_kl > args.target_kl:  # sync: whether to go on is decided here
-                    break
-        explained_var = explained_variance(batch["values"], batch["returns"], batch["valid"])
-        # means over the update; CleanRL logs those of its last minibatch
-        metrics = torch.cat([torch.cat(losses).mean(0), explained_var.view(1)]).tolist()  # sync
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
+            approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+            if args.target_kl is not None and approx_kl > args.target_kl:  # sync
+                break
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
 
         # Log
-        times.append(time.perf_counter())
-        for name, value in zip((*LOSSES, "explained_variance"), metrics, strict=True):
+        for name, value in zip(LOSSES, losses, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
+        var_returns = returns[valid].var()
+        explained_var = 1 - advantages[valid].var() / var_returns if var_returns > 0 else np.nan
+        writer.add_scalar("losses/explained_variance", explained_var, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        # the last 100 episodes, or N if that is more: N environments that start together end their
-        # short episodes first, so fewer than N would leave the long ones out
-        recent = episodic_returns[-max(100, args.num_envs) :]
+        if iteration >= first_iteration + args.measure_burnin:
+            sps = round((global_step - start_step) / (time.time() - start_time))
+            writer.add_scalar("charts/SPS", sps, global_step)
+        # at least N: of N environments that start together, short episodes end first
+        recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
-        progress.set_postfix_str(f"mean return {mean_return:.2f}" if recent else "", refresh=False)
+        score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
+        progress.set_postfix_str(score, refresh=False)
         progress.update(args.batch_size)
-        if not np.isfinite(metrics[:-1]).all():  # all of LOSSES
-            error = not_finite(iteration, obs, host_rewards)
-            break  # before a good checkpoint is overwritten
-        # subtle: stop_signals is read once. A signal that comes after this line counts in the next
-        # iteration; if the list were read again below, it would end the run without a checkpoint
+
+        # Checkpoint
+        if not np.isfinite(losses).all():  # the checkpoint before is good
+            raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
+        # subtle: decided once; a signal after this line counts in the next iteration
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {
-                "format": FORMAT,
+                "format": "ppo_atari_envpool",  # for ppo_eval.py
                 "args": asdict(args),
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
@@ -663,13 +454,10 @@ if __name__ == "__main__":
                 "rng": {device.type: rng.get_rng_state()},
             }
             save_checkpoint(run_dir, state)
-        times.append(time.perf_counter())
-        if iteration >= first_measured:
-            phase_s += np.diff(times)
-            sps = (iteration - first_measured + 1) * args.batch_size / phase_s.sum()
-            writer.add_scalar("charts/SPS", sps, global_step)
         if last:
             break
+        if iteration == first_iteration:  # until here there is nothing to save
+            catch_signals(stop_signals)
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),
@@ -677,10 +465,17 @@ if __name__ == "__main__":
         "device": device.type,
         "mode": mode,
         "global_step": global_step,
-        "complete": error is None and iteration == args.num_iterations,
+        "complete": iteration == args.num_iterations,
         "sps": sps,
-        "phase_s": dict(zip(("rollout", "advantages", "update", "log"), phase_s, strict=True)),
         "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    finish(run_dir, summary, stop_signals, error, writer, progress, envs)
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    writer.close()
+    progress.close()
+    speed = f", {sps} steps/s" if sps else ""
+    print(f"{run_dir}: {score}{speed}")
+    envs.close()
+    if not summary["complete"]:
+        sys.exit(128 + stop_signals[0])

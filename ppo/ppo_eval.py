@@ -29,14 +29,11 @@ Shapes: M games side by side, A actions, D numbers of an observation, K agents i
 # ///
 import ctypes
 import importlib
-import io
 import json
 import os
-import statistics
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Literal
 
 # kept for filming: where this renderer is missing, mujoco could not even be imported
@@ -72,7 +69,8 @@ class Args:
         try:
             path = f"{self.run}/checkpoint.pt"
             self.checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-            self.player = PLAYERS[self.checkpoint["format"]](self.checkpoint, self.deterministic)
+            name = self.checkpoint["format"].partition(" ")[0]  # it once had a number: "ppo 2"
+            self.player = PLAYERS[name](self.checkpoint, self.deterministic)
         except Exception as error:  # what a damaged file raises depends on its bytes
             known = " or ".join(PLAYERS)
             raise ValueError(f"{self.run}: no checkpoint of {known} ({error!r})") from error
@@ -149,26 +147,48 @@ class Discrete:
         return envs.render()[0]
 
 
+def action_masks(envs, info):
+    """info["action_mask"] of all environments: (N, A) bool, True where an action is possible.
+
+    Each environment gives an array, a list or a tuple of 0 and 1 at each reset and in each step;
+    ValueError if one does not.
+    """
+    # Gymnasium joins arrays to one; lists and tuples stay objects, one for each environment
+    given = info.get("action_mask", np.array([]))
+    givers = info.get("_action_mask", np.array(False))  # which environments gave one, (N,)
+    masks = np.array(given.tolist(), given.dtype)
+    shape = (envs.num_envs, int(envs.single_action_space.n))
+    if masks.shape != shape or not givers.all() or not ((masks == 0) | (masks == 1)).all():
+        found = f"{givers.sum()} of {envs.num_envs} environments gave {given}"
+        raise ValueError(f'info["action_mask"] must be {shape} of 0 and 1, but {found}')
+    return torch.from_numpy(masks.astype(bool))
+
+
 class Masked(Discrete):
     """Plays an environment of Gymnasium's that gives masks with the networks of ppo_masked."""
 
+    def reset(self, seeds, **options):
+        """As Discrete's."""
+        self.envs, obs = super().reset(seeds, **options)
+        return self.envs, obs
+
     def logits(self, obs):
         """(M, D) -> (M, A) float32; what info["action_mask"] forbids has probability 0."""
-        mask = torch.from_numpy(self.info["action_mask"] != 0)  # (M, A), came with obs
+        mask = action_masks(self.envs, self.info)  # (M, A), came with obs
         return torch.where(mask, super().logits(obs), -1e8)
 
 
 class ParallelEnvs:
     """E environments of PettingZoo's Parallel API with K agents each, stepped as one.
 
-    After the step in which it leaves, and before it comes, an agent has zeros as observation and
-    reward, and counts as terminated.
+    An agent is absent before it comes and after the step in which it leaves: its observation and
+    reward are then 0, and it counts as terminated.
     """
 
-    def __init__(self, make_env, num_envs):
-        self.envs = [make_env() for _ in range(num_envs)]
-        self.agents = [*self.envs[0].possible_agents]  # K names, in the order of all that is N long
-        self.num_agents = num_envs * len(self.agents)  # N
+    def __init__(self, envs):
+        self.envs = envs
+        self.agents = [*envs[0].possible_agents]  # K names, in the order of the columns
+        self.num_agents = len(envs) * len(self.agents)  # N
         self.obs_space = self.space_of_all("observation_space")
         self.single_observation_space = gym.spaces.flatten_space(self.obs_space)
         self.single_action_space = self.space_of_all("action_space")
@@ -183,51 +203,56 @@ class ParallelEnvs:
                 raise ValueError(f"agents need the same {kind}: {differ}")
         return spaces[first]
 
-    def of_all(self, found, missing):
-        """N values, in their order, from a dictionary by agent for each environment."""
-        return [by_agent.get(agent, missing) for by_agent in found for agent in self.agents]
-
-    def flat(self, found):
-        """Observations, a dictionary by agent for each environment -> (N, D) float32."""
-        obs = np.zeros((self.num_agents, *self.single_observation_space.shape), np.float32)
-        for row, seen in zip(obs, self.of_all(found, None), strict=True):
-            if seen is not None:
-                row[:] = gym.spaces.flatten(self.obs_space, seen)
-        return obs
-
     def reset(self, seed):
-        """Starts all environments, each with its own seed: obs, and who is not there, (N,) bool."""
-        found = [env.reset(seed=x)[0] for env, x in zip(self.envs, seed, strict=True)]
-        absent = [agent not in env.agents for env in self.envs for agent in self.agents]
-        self.over = np.zeros(len(self.envs), bool)  # all its agents have left: to be reset
-        return self.flat(found), np.array(absent)
+        """Resets each environment with its own seed: obs, (N, D), and who is absent, (N,) bool."""
+        found = [
+            ({}, env.reset(seed=x)[0], {}, {}, {}) for env, x in zip(self.envs, seed, strict=True)
+        ]
+        obs, _, absent, _ = self.join(found)
+        return obs, absent
 
     def step(self, actions):
-        """Actions, (N,) int64 -> obs, (N, D), reward, terminated, truncated, (N,), and {}.
+        """Actions, (N,) -> obs, (N, D), reward, terminated, truncated, (N,), and {}.
 
-        An environment that all agents left in the step before is reset, as in Gymnasium's NEXT_STEP
-        mode.
+        An environment that all agents have left is reset, as in Gymnasium's NEXT_STEP mode.
         """
         found = []
-        for env, chosen, over in zip(
-            self.envs, actions.reshape(len(self.envs), -1), self.over, strict=True
-        ):
-            if over:
-                obs, _ = env.reset()
-                reward, terminated, truncated = {}, {}, {}
+        for e, chosen in enumerate(actions.reshape(len(self.envs), -1).tolist()):
+            env = self.envs[e]
+            if self.over[e]:
+                found.append(({}, env.reset()[0], {}, {}, {}))
             else:
-                by_agent = dict(zip(self.agents, chosen.tolist(), strict=True))
-                outcome = env.step({agent: by_agent[agent] for agent in env.agents})
-                obs, reward, terminated, truncated, _ = outcome
-            # whose end was not said in this step is there, or is not, as the list of agents says
-            absent = {agent: agent not in env.agents for agent in self.agents}
-            found.append((obs, reward, absent | terminated, truncated))
-        obs, reward, terminated, truncated = zip(*found, strict=True)
-        reward = np.array(self.of_all(reward, 0.0), np.float64)
-        terminated = np.array(self.of_all(terminated, True), bool)
-        truncated = np.array(self.of_all(truncated, False), bool)
+                by_agent = dict(zip(self.agents, chosen, strict=True))
+                acted = {agent: by_agent[agent] for agent in env.agents}
+                found.append((acted, *env.step(acted)[:4]))
+        return *self.join(found), {}
+
+    def join(self, found):
+        """Joins the dictionaries of all environments to obs, reward, terminated and truncated.
+
+        found: for each environment, who acted, then observations, rewards and flags by agent.
+        """
+        obs = np.zeros((self.num_agents, *self.single_observation_space.shape), np.float32)
+        reward = np.zeros(self.num_agents)
+        terminated = np.ones(self.num_agents, bool)
+        truncated = np.zeros(self.num_agents, bool)
+        for e, (acted, seen, rewards, terminations, truncations) in enumerate(found):
+            for k, agent in enumerate(self.agents):
+                i = e * len(self.agents) + k
+                there = agent in self.envs[e].agents
+                # subtle: who neither acted nor is there is absent, even if the environment gives
+                # rewards and flags for all possible agents, as it may do for a team
+                if agent not in acted and not there:
+                    continue
+                if seen.get(agent) is not None:
+                    obs[i] = gym.spaces.flatten(self.obs_space, seen[agent])
+                reward[i : i + 1] = rewards.get(agent, 0.0)  # a number, or an array of one
+                truncated[i] = truncations.get(agent, False)
+                left = not there and not truncated[i]  # at times without a flag
+                terminated[i] = terminations.get(agent, False) or left
+        # environments that all agents have left, (E,)
         self.over = (terminated | truncated).reshape(len(self.envs), -1).all(1)
-        return self.flat(obs), reward, terminated, truncated, {}
+        return obs, reward, terminated, truncated
 
     def close(self):
         """Closes all environments."""
@@ -245,8 +270,9 @@ class SharedPolicy(Discrete):
 
     def reset(self, seeds, **options):
         """Environments, one a seed, and their first observations, (M, K, D)."""
-        make = importlib.import_module(self.env_id).parallel_env
-        envs = ParallelEnvs(partial(make, **self.env_kwargs, **options), len(seeds))
+        module = importlib.import_module(self.env_id)
+        kwargs = self.env_kwargs | options
+        envs = ParallelEnvs([module.parallel_env(**kwargs) for _ in seeds])
         obs, absent = envs.reset(seeds)  # (M * K, D), (M * K,)
         self.there = ~absent.reshape(len(seeds), -1)  # (M, K), who acts in the next step
         self.took_part = np.zeros_like(self.there)
@@ -475,37 +501,16 @@ class AtariLSTM(Memory, Atari):
 
 
 PLAYERS = {  # by a checkpoint's format
-    "ppo 2": Discrete,
-    "ppo_masked 1": Masked,
-    "ppo_pettingzoo 1": SharedPolicy,
-    "ppo_lstm 1": DiscreteLSTM,
-    "ppo_atari 1": AtariALE,
-    "ppo_atari_envpool 2": Atari,
-    "ppo_atari_envpool_lstm 1": AtariLSTM,
-    "ppo_continuous_action 2": Continuous,
-    "ppo_continuous_action_envpool 2": ContinuousEnvPool,
+    "ppo": Discrete,
+    "ppo_masked": Masked,
+    "ppo_pettingzoo": SharedPolicy,
+    "ppo_lstm": DiscreteLSTM,
+    "ppo_atari": AtariALE,
+    "ppo_atari_envpool": Atari,
+    "ppo_atari_envpool_lstm": AtariLSTM,
+    "ppo_continuous_action": Continuous,
+    "ppo_continuous_action_envpool": ContinuousEnvPool,
 }
-
-
-class Console:
-    """Standard output or error of a run that outlives its reader: once a terminal has closed, or a
-    `tee` has ended, what is printed is lost, but the run goes on."""
-
-    def __init__(self, stream):
-        self.stream = stream or open(os.devnull, "w")  # there is none after 2>&-
-        if isinstance(self.stream, io.TextIOWrapper):
-            self.stream.reconfigure(errors="replace")  # where the locale has no ±
-
-    def write(self, text):
-        with suppress(OSError):
-            self.stream.write(text)
-
-    def flush(self):
-        with suppress(OSError):
-            self.stream.flush()
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
 
 
 def fail(flag, text):
@@ -537,8 +542,11 @@ def play(player, seeds, progress, max_steps):
             raise ValueError(f"it has {size} actions, and the agent knows {known}")
         actions = player.act(obs, generators)
     except Exception as error:  # what an environment raises is its own affair
+        progress.close()
+        missing = isinstance(error, ImportError | gym.error.DependencyNotInstalled)
+        what = "needs what is not installed" if missing else "is not the environment of training"
         text = " ".join(str(error).split()) or type(error).__name__
-        fail("run", f"{player.env_id} is not the environment of training: {text}")
+        fail("run", f"{player.env_id} {what}: {text}")
     games = [Game(seed, []) for seed in seeds]
     running = set(range(len(seeds)))
     while running:
@@ -559,8 +567,6 @@ def play(player, seeds, progress, max_steps):
 
 
 if __name__ == "__main__":
-    sys.stdout = Console(sys.stdout)
-    sys.stderr = Console(sys.stderr)
     args = tyro.cli(Args)
     player, games = args.player, []
     # a game's seed starts its environment and draws its actions; no game of training has it
@@ -571,14 +577,16 @@ if __name__ == "__main__":
             games += play(player, some, progress, args.max_steps)
 
     returns = [game.total for game in games]
+    with np.errstate(invalid="ignore"):  # of inf and nan
+        mean, std, median = (float(f(returns)) for f in (np.mean, np.std, np.median))
     cut = sum(game.cut for game in games)
     result = {
         "env_id": player.env_id,
         "global_step": args.checkpoint["global_step"],
         **asdict(args),
-        "mean": statistics.fmean(returns),
-        "std": statistics.pstdev(returns),
-        "median": statistics.median(returns),
+        "mean": mean,
+        "std": std,
+        "median": median,
         "cut": cut,
         "returns": returns,
         "lengths": [len(game.actions) for game in games],
@@ -590,13 +598,14 @@ if __name__ == "__main__":
     print(f"{'game':>6}{'return':>12}{'length':>9}")
     for number, game in enumerate(games, 1):
         print(f"{number:>6}{game.total:>12.2f}{len(game.actions):>9}")
-    print(f"mean {result['mean']:.2f}, std {result['std']:.2f}, median {result['median']:.2f}")
+    print(f"mean {mean:.2f}, std {std:.2f}, median {median:.2f}")
     if cut:
         print(f"{cut} of {len(games)} games were cut after {args.max_steps} steps (--max-steps);")
         print("their returns count as they were")
 
     if args.capture_video:
-        number = 0 if args.video_game == "first" else int(np.argmax(returns))
+        best = int(np.argmax(np.nan_to_num(returns, nan=-np.inf)))
+        number = best if args.video_game == "best" else 0
         game, total, video = games[number], 0.0, f"{args.run}/video.mp4"
         try:
             envs = player.film(game.seed)
@@ -606,12 +615,19 @@ if __name__ == "__main__":
         except Exception as error:  # what a missing renderer raises depends on which
             sys.unraisablehook = lambda _: None  # and taking down what is half made raises again
             sys.exit(f"--capture-video: nothing renders {player.env_id} ({error}); {player.hint}")
-        with imageio.get_writer(video, fps=player.fps, macro_block_size=2) as writer:
-            writer.append_data(frame)
-            for action in game.actions:  # the game again, as it was scored
-                total += float(player.step(envs, action[None])[1][0])
-                writer.append_data(player.frame(envs))
+        part = f"{args.run}/video.part.mp4"
+        try:
+            with imageio.get_writer(part, fps=player.fps, macro_block_size=2) as writer:
+                writer.append_data(frame)
+                for action in game.actions:  # the game again, as it was scored
+                    total += float(player.step(envs, action[None])[1][0])
+                    writer.append_data(player.frame(envs))
+        except Exception as error:  # a frame that is no array, or of another size than the first
+            if os.path.exists(part):
+                os.remove(part)
+            sys.exit(f"--capture-video: no film of {player.env_id}: {error}")
+        os.replace(part, video)
         envs.close()
-        if total != game.total:
+        if not np.array_equal(total, game.total, equal_nan=True):
             sys.exit(f"{video}: the film's return is {total}, not the game's {game.total}")
         print(f"{video}: game {number + 1}, return {total:.2f}, {len(game.actions) + 1} frames")

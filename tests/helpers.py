@@ -52,17 +52,13 @@ def load(name):
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
     """Runs a script's main in this process, its text edited on request; returns its variables.
 
-    On the CPU unless gpu; signal handlers, streams and hooks that main sets are taken back.
+    On the CPU unless gpu; the signal handlers that main sets are taken back.
     """
     path = PPO / f"{name}.py"
-    handlers = {
-        signum: signal.getsignal(signum)
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
     grouped = dist.is_initialized()
     if grouped:
         dist.destroy_process_group()
-    streams, hook = (sys.stdout, sys.stderr), sys.excepthook
     argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
     sys.argv += [] if gpu else ["--no-cuda"]
     try:
@@ -76,7 +72,7 @@ def run_main(name, *flags, runs_dir, edit=None, gpu=False):
             dist.destroy_process_group()
         if grouped:
             alone()
-        sys.argv, (sys.stdout, sys.stderr), sys.excepthook = argv, streams, hook
+        sys.argv = argv
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
 
@@ -122,9 +118,9 @@ def scalars(run_dir):
 
 # what of main is no PPO: a statement that has one of these names in it
 AROUND = set(
-    "parse_args checkpoint open_run writer progress stop_signals signals catch_signals error mode "
-    "times phase_s sps first_measured summary state save_checkpoint finish print recent last "
-    "mean_return episode_returns episode_lengths episodic_returns resume restore join_ranks".split()
+    "parse_args checkpoint open_run run_dir writer progress stop_signals catch_signals mode sps "
+    "start_time start_step summary state save_checkpoint print recent last mean_return score "
+    "episode_returns episode_lengths episodic_returns join_ranks isfinite".split()
 )
 
 
@@ -147,7 +143,7 @@ def main_lines(name):
         head = [x for x in ast.iter_child_nodes(node) if not isinstance(x, ast.stmt)]
         around = set().union(*(names(x) for x in head)) & AROUND
         rows = sum(is_code[node.lineno - 1 : node.body[0].lineno - 1])
-        total, ppo = rows, rows * (not around) * ("blame" not in ast.unparse(node).split(":")[0])
+        total, ppo = rows, rows * (not around)
         for inner in [*node.body, *getattr(node, "orelse", [])]:
             more, more_ppo = count(inner)
             total, ppo = total + more, ppo + more_ppo * (not around)
@@ -216,7 +212,8 @@ def random_storage(name, steps, envs, seed=0, like=None):
     """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
 
     like: the storage of a run whose observations or masks have other shapes than those of spaces.
-    Returns storage, fields (T + 1, N, ...), and rewards, dones, terminations (T + 1, N).
+    Returns storage, fields (T + 1, N, ...), and as arrays rewards (T, N), dones and terminations
+    (T + 1, N).
     """
     rng = torch.Generator().manual_seed(seed)
     shape = (steps + 1, envs)
@@ -253,4 +250,5 @@ def random_storage(name, steps, envs, seed=0, like=None):
         storage["masks"] = possible & (dones == 0).unsqueeze(-1)
     if "multigpu" in name:
         storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)
-    return storage, torch.randn(shape, generator=rng), dones, terminations
+    rewards = torch.randn((steps, envs), generator=rng)
+    return storage, *(x.double().numpy() for x in (rewards, dones, terminations))

@@ -14,9 +14,10 @@ class parallel_env:
     with all others after `limit` steps. Of one who comes a step tells what it sees alone.
 
     All hangs on the seed and the actions so far. Dictionaries are in another order at each step.
-    Whoever has left is paid 100 at each step, which nobody may count. An action of one that is not
-    there, or none of one that is, raises. Whom the limit takes stay in `agents`, as in PettingZoo's
-    Atari. `wolf` gives the last one other spaces.
+    Whoever has left is paid 100 at each step, which nobody may count. Some leave without a flag. At
+    times all are told of, as of a team: whoever is not there then sees something, and no flag of
+    it is set. An action of one that is not there, or none of one that is, raises. Whom the limit
+    takes stay in `agents`, as in PettingZoo's Atari. `wolf` gives the last one other spaces.
     """
 
     possible_agents = ("sheep_0", "sheep_1", "sheep_2")
@@ -51,7 +52,12 @@ class parallel_env:
         self.agents = self.shuffled(
             [x for x, y in zip(self.possible_agents, came, strict=True) if y]
         )
-        return self.look(self.agents), {agent: {} for agent in self.agents}
+        return self.look(self.told(self.agents)), {agent: {} for agent in self.agents}
+
+    def told(self, agents):
+        """These, or at times all that are possible."""
+        away = [agent for agent in self.possible_agents if agent not in agents]
+        return self.shuffled([*agents, *(away if self.rng.random() < 0.5 else [])])
 
     def step(self, actions):
         assert actions.keys() == set(self.agents), "those who are there act"
@@ -76,7 +82,11 @@ class parallel_env:
             self.agents.append(absent[0])
             seen.append(absent[0])
         self.agents = self.shuffled(self.agents)
-        return self.look(seen), rewards, over, cut, {agent: {} for agent in seen}
+        unsaid = [agent for agent in over if over[agent] and self.rng.random() < 0.3]
+        told = self.told(seen)
+        over = {agent: over.get(agent, False) for agent in told if agent not in unsaid}
+        cut = {agent: cut.get(agent, False) for agent in over}
+        return self.look(told), rewards, over, cut, {agent: {} for agent in told}
 
     def render(self):
         return np.full((16, 16, 3), self.t, np.uint8)

@@ -1,14 +1,13 @@
 """A rank of test_multigpu, started by torchrun: updates on its share of rows made for all."""
 
 import hashlib
-import os
 import sys
-from functools import partial
 
 from helpers import load, random_storage, spaces
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # as in the scripts: it would keep the group alive
 
 T, N, EPOCHS, MINIBATCHES = 6, 8, 3, 3
 
@@ -68,19 +67,18 @@ def main(path):
     for dtype in (torch.float32, torch.float64):
         agent, optimizer = learner(module, dtype)
         fields = cast(batch, dtype)
-        gradients = partial(module.compute_gradients, agent, args, fields)
         for order in b_inds[rank]:
             module.weigh(batch, advantages[:, mine].flatten(), order, norm_adv=True)
             for key in ("weights", "advantages"):
                 fields[key].copy_(batch[key])
-            losses = module.train_epoch(gradients, optimizer, order)
+            losses = module.train_epoch(agent, optimizer, fields, args, order)
             found.append([losses, flat(agent, lambda p: p.grad), flat(agent, lambda p: p)])
     fingerprints = [None] * ranks
     own = [hashlib.sha256(x.numpy()).hexdigest() for after in found for x in after]
     dist.all_gather_object(fingerprints, own)
     if rank == 0:
         torch.save([fingerprints, found], path)
-    os._exit(0)  # at sys.exit gloo may still free a tensor of Python, and abort
+    dist.destroy_process_group()  # else gloo may free a tensor of Python at exit, and abort
 
 
 if __name__ == "__main__":

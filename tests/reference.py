@@ -102,7 +102,7 @@ class Atari:
     """EnvPool's games, each with a seed of its own. An agent's episode is a life."""
 
     def __init__(self, h, seeds):
-        options = {"num_envs": h.num_envs, "seed": (seeds >> 1).tolist(), "episodic_life": True}
+        options = {"num_envs": h.num_envs, "seed": seeds.tolist(), "episodic_life": True}
         options |= {"stack_num": 1} if h.memory else {}
         self.envs = envpool.make(h.env_id, env_type="gym", **options)
         self.obs, info = self.envs.reset()
@@ -126,7 +126,7 @@ class ALE(Atari):
     def __init__(self, h, seeds):
         options = {"repeat_action_probability": 0.0, "reward_clipping": False}
         self.envs = gym.make_vec(h.env_id, h.num_envs, life_loss_info=False, **options)
-        self.obs, info = self.envs.reset(seed=seeds >> 1)
+        self.obs, info = self.envs.reset(seed=seeds)
         self.lives, self.over = info["lives"], np.zeros(h.num_envs, bool)
 
     def step(self, actions):
@@ -155,7 +155,7 @@ class Gymnasium:
         return obs[:, [d for d in range(obs.shape[1]) if d not in hidden]]
 
     def norm(self, x, rows, new_rows, centre):
-        rows.extend(new_rows)
+        rows.extend(row for row in new_rows if np.isfinite(row).all())
         mean = np.sum(rows, 0) / (len(rows) + 1e-4)  # and 1e-4 rows of mean 0 and variance 1
         squares = 1e-4 * (1 + mean**2) + ((rows - mean) ** 2).sum(0)
         y = (x - centre * mean) / np.sqrt(squares / (len(rows) + 1e-4) + 1e-8)
@@ -169,6 +169,7 @@ class Gymnasium:
             rows.append((env.reset()[0], 0.0, False, False) if done else env.step(action)[:4])
         obs, raw, terminal, cut = map(np.array, zip(*rows, strict=True))
         obs = self.seen_of(obs)
+        obs[terminal] = np.where(np.isfinite(obs[terminal]), obs[terminal], 0)
         started, self.done = np.flatnonzero(~self.done), terminal | cut
         for i in started:  # as in Gymnasium, a terminal reward opens the next sum
             self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
@@ -209,7 +210,8 @@ class Masked(Gymnasium):
 
 class Together:
     """Parallel environments, all of whose possible agents are rows: one who is not there sees
-    zeros, earns none, and counts as terminated."""
+    zeros, earns none, and counts as terminated, whatever is told of it; so does one who leaves
+    without a flag."""
 
     def __init__(self, h, seeds):
         make = importlib.import_module(h.env_id).parallel_env
@@ -219,7 +221,8 @@ class Together:
         self.ended = [False] * len(seeds)
 
     def begin(self, env, **more):
-        return {name: (x, 0.0, False, False) for name, x in env.reset(**more)[0].items()}
+        obs, _ = env.reset(**more)
+        return {name: (obs[name], 0.0, False, False) for name in env.agents}
 
     def all_agents(self, outcomes):
         nothing = np.zeros(self.envs[0].observation_space(self.envs[0].possible_agents[0]).shape)
@@ -232,9 +235,13 @@ class Together:
         for env, ended in zip(self.envs, self.ended, strict=True):
             chosen = {name: int(next(rows)) for name in env.possible_agents}
             if not ended:
-                given = env.step({name: chosen[name] for name in env.agents})
-                told = {name: tuple(x.get(name, False) for x in given[1:4]) for name in given[0]}
-                outcomes.append({name: (x, *told[name]) for name, x in given[0].items()})
+                acted = {name: chosen[name] for name in env.agents}
+                obs, *told, _ = env.step(acted)
+                outcomes.append({})
+                for name in {*acted, *env.agents}:
+                    reward, terminal, cut = (x.get(name, False) for x in told)
+                    terminal |= name not in env.agents and not cut
+                    outcomes[-1][name] = obs[name], float(reward), terminal, cut
             else:
                 outcomes.append(self.begin(env))
         obs, raw, terminal, cut = self.all_agents(outcomes)
@@ -251,7 +258,7 @@ class Single:
     """One of EnvPool's environments, as a single one of Gymnasium's."""
 
     def __init__(self, env_id, seed):
-        self.envs = envpool.make(env_id, env_type="gym", num_envs=1, seed=[int(seed >> 1)])
+        self.envs = envpool.make(env_id, env_type="gym", num_envs=1, seed=[int(seed)])
         self.action_space = self.envs.action_space
 
     def reset(self):
@@ -313,9 +320,12 @@ def objective(h, log_density, entropy, value, rows):
 
 
 def follow(h, network, policy, games, initial, trace):
-    """Yields what each iteration of a run has to come to, given its noise and its permutations."""
+    """Yields what each iteration of a run has to come to, given its noise and its permutations.
+
+    The noise is that of the T actions; row T is there for its value.
+    """
     T, E, iterations = h.num_steps, h.num_envs, h.total_timesteps // (h.num_steps * h.num_envs)
-    games = games(h, np.random.SeedSequence([h.seed, 0]).generate_state(E))
+    games = games(h, np.random.SeedSequence([h.seed, 0]).generate_state(E) >> 1)
     N, K = E * h.agents, h.agents
     theta = torch.cat([x.double().flatten() for x in initial.values()])
     adam_m, adam_v, steps = *torch.zeros(2, len(theta), dtype=float), 0
@@ -355,7 +365,7 @@ def follow(h, network, policy, games, initial, trace):
             unfinished[n].clear()
         before_rollout = memory
         for t in range(T + 1):
-            noise = given["noise"][t].double()
+            noise = given["noise"][min(t, T - 1)].double()
             action, logprob, _, value, after = evaluate(state["obs"], memory, noise=noise)
             rows.append(state | {"actions": action, "logprobs": logprob, "values": value})
             if t == T:

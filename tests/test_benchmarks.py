@@ -1,5 +1,6 @@
 """The benchmarks: no record is lost, what fails leaves the rest alone, tables come from records."""
 
+import ast
 import importlib
 import io
 import itertools
@@ -22,8 +23,9 @@ import picture
 import pytest
 import report
 import throughput
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, run_script
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, run_main, run_script
 from lib import choose, pairs, plots, records, stats, tables
+from lib.phases import clocked
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from peers import cleanrl_leanrl
@@ -99,6 +101,65 @@ def test_speeds_are_of_todays_scripts():
     assert choose.of_today(session(EAGER, [1.0]) + session(FAST, [1.0])) == []
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_clock_is_put_into_each_script(name):
+    """Lines are added, 12 in all, and none is changed."""
+    text = (PPO / f"{name}.py").read_text()
+    found = clocked(text)
+    ast.parse(found)
+    rest = iter(found.splitlines())
+    assert all(line in rest for line in text.splitlines()), "in their order"
+    assert len(found.splitlines()) == len(text.splitlines()) + 12
+
+
+def test_a_clock_counts_what_is_measured(tmp_path):
+    """The iterations after the burn-in, and what they compute is the same."""
+    flags = [*TINY, "--total-timesteps", 96, "--measure-burnin", 2]
+    plain = run_main("ppo", *flags, runs_dir=tmp_path / "plain")
+    run = run_main("ppo", *flags, runs_dir=tmp_path / "clocked", edit=clocked)
+    for a, b in zip(plain.agent.parameters(), run.agent.parameters(), strict=True):
+        assert a.equal(b)
+    found = json.loads(Path(run.run_dir, "summary.json").read_text())
+    assert tuple(found["phase_s"]) == choose.PHASES and min(found["phase_s"].values()) > 0
+    assert sum(found["phase_s"].values()) < time.time() - run.start_time
+    ms = [stats.phase_ms([found], phase) for phase in choose.PHASES]
+    assert sum(ms) == pytest.approx(1000 * sum(found["phase_s"].values()) / 4)
+    with pytest.raises(ValueError, match="# Update"):
+        clocked((PPO / "ppo.py").read_text().replace("# Update", "# Train"))
+
+
+def test_what_benchmarks_start_lets_idle_threads_sleep(monkeypatch):
+    """As run.sh does, whatever the caller has set; a case may ask for something else."""
+    monkeypatch.setenv("GOMP_SPINCOUNT", "9")
+    command = [sys.executable, "-c", "import os; print(os.environ['GOMP_SPINCOUNT'])"]
+    assert records.run_process(command) == "1000\n"
+    assert records.run_process(command, ablation.SPIN) == "300000\n"
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "1000"), ("9", "9")])
+def test_run_sh_lets_idle_threads_sleep(given, found, tmp_path):
+    """Of all scripts, unless the caller says something else."""
+    text = "import os, sys\nif sys.orig_argv[-1] == '--asked':\n"
+    text += "    os.write(1, os.environ['GOMP_SPINCOUNT'].encode())\n    os._exit(0)\n"
+    (tmp_path / "sitecustomize.py").write_text(text)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env.pop("GOMP_SPINCOUNT", None)
+    env |= {"GOMP_SPINCOUNT": given} if given else {}
+    command = [ROOT / "run.sh", "ppo", "--asked"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.stdout == found, done.stderr
+
+
+def test_a_failure_is_named_not_a_bar():
+    """What stands before the last line of a progress bar, and a whole message of tyro's."""
+    bar = "  0%|          | 0/20 [00:00<?, ?game/s]"
+    code = f"import sys; sys.exit('{bar}\\rwhat went wrong\\n{bar}\\n\\n')"
+    with pytest.raises(records.Failure, match="^status 1: what went wrong$"):
+        records.run_process([sys.executable, "-c", code])
+    with pytest.raises(records.Failure, match="no output"):
+        records.run_process([sys.executable, "-c", "raise SystemExit(3)"])
+
+
 def cells(row):
     return [cell.strip() for cell in row.strip("|").split("|")]
 
@@ -165,7 +226,9 @@ def test_data_parallel_cases():
 
 @pytest.mark.slow
 def test_all_reduce_is_timed(tmp_path):
-    script = PPO / "ppo_atari_envpool_multigpu.py"
+    name = "ppo_atari_envpool_multigpu.py"
+    script = tmp_path / name
+    script.write_text(clocked((PPO / name).read_text()))
     flags = ["--timed", script, *TINY, "--measure-burnin", 1]
     done = run_script(ROOT / "benchmarks" / "multigpu.py", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

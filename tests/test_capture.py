@@ -1,21 +1,27 @@
-"""`act` and `train_epoch` can be captured in a CUDA graph.
+"""`act` and `train_epoch` can be captured in CUDA graphs, and the graphs do what the calls do.
 
 Without a GPU: on tensors that hold no data, so that a read by the host or a shape that depends on
-data raises. With one: the replayed graphs against the same calls made without. Where only the graph
-needs a GPU, the slow tests run the rest on a CPU.
+data raises; and main's code around the graphs, with the functions called in place of the graphs.
+With a GPU, main itself: captured against called, what is compiled anew, and where the loop waits.
 """
 
+import linecache
+import logging
+import os
 import re
+import shutil
+import subprocess
+import sys
 import warnings
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import (
     FAST,
-    ONE_PROCESS,
+    PAIRS,
     PPO,
-    SCRIPTS,
     TINY,
     insert,
     kind,
@@ -27,7 +33,7 @@ from helpers import (
 )
 
 import torch
-from tensordict import TensorDict, from_module
+from tensordict import from_module
 from tensordict.nn import CudaGraphModule
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -38,115 +44,58 @@ from torch.distributions import Normal
 from torch.utils._pytree import tree_leaves
 
 T, N = 8, 4
-GRAPHS = ["--compile", "--cudagraphs"]
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-CUDA = pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])
-CPU = pytest.param("cpu", marks=pytest.mark.slow)
+LR = 2**-9  # as a float32 tensor the same number, three quarters, a half and a quarter of it too
+GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+CUDA = pytest.param("cuda", marks=GPU)
+ATARI = "ppo_atari_envpool_torchcompile"
+# what others have the text of
+KINDS = ["ppo", "ppo_lstm", "ppo_continuous_action", "ppo_atari_envpool", "ppo_atari_envpool_lstm"]
+KINDS = [f"{name}_torchcompile" for name in KINDS]
 
 
-def executables(name, module, storage, noise, device, graphed=False, bfloat16=False):
-    """agent, optimizer, act and update as main binds them."""
-    fast = name in FAST
-    agent = actor = module.Agent(spaces(name), device=device)
-    if backend := getattr(module, "network_too", None):
-        agent.network.compile(backend=backend)
-    if fast and "atari" in name:
-        actor = module.Agent(spaces(name), device="meta")
-        from_module(agent).data.to_module(actor)
-    if bfloat16:
-        for network in (agent.network, actor.network):
-            network.forward = torch.autocast(device, torch.bfloat16)(network.forward)
-            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
-    lr = torch.tensor(2.5e-4, device=device) if fast else 2.5e-4
-    capturable = fast and device == "cuda"
-    optimizer = torch.optim.Adam(
-        agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=capturable
-    )
-    args = module.Args(num_envs=N, num_steps=T, num_minibatches=2)
-    states, initial_state = memory(name, T, N, device)
-    batch = batch_of(name, storage).to_dict()
-    gradients = partial(module.compute_gradients, agent, args, batch, *initial_state)
-    act = partial(module.act, actor, storage, *states, noise)
-    update = partial(module.train_epoch, gradients, optimizer)
-    if graphed:
-        update = CudaGraphModule(update, warmup=3)
-        act = CudaGraphModule(act, warmup=3) if "atari" in name else act
-    return agent, optimizer, act, update
+# On tensors without data
 
 
-@pytest.fixture
-def compiled(monkeypatch):
-    """Compiles what main compiles: a script's name -> as much of it as executables needs."""
-    torch.compiler.reset()
+def empty_storage(name, device="cpu"):
+    fields, *_ = random_storage(name, T, N)
+    return {key: torch.zeros_like(rows, device=device) for key, rows in fields.items()}
 
-    def compile_(name, device, backend="inductor"):
-        module, text = load(name), (PPO / f"{name}.py").read_text()
-        names = re.findall(r"torch\.compile\((\w+)\)", text)
-        new = {key: torch.compile(getattr(module, key), backend=backend) for key in names}
-        if "lstm" in name:  # compute_gradients, as it is, calls what is compiled
-            monkeypatch.setattr(module, "ppo_loss", new["ppo_loss"])
-            monkeypatch.setattr(module.LSTM, "fused", device == "cpu")
-        else:
-            assert "compute_gradients" in new
-        new["network_too"] = backend * ("agent.network.compile()" in text)
-        return SimpleNamespace(**{**vars(module), **new})
 
-    with torch._dynamo.config.patch(trace_autograd_ops=True):
-        yield compile_
+def call_act(name, agent, storage, device="cpu"):
+    """Actions for row 0 of the storage, by a call as in main."""
+    module, row = load(name), {key: rows[0] for key, rows in storage.items()}
+    if "lstm" in name:
+        return module.act(agent, row, *memory(name, T, N, device)[1])[0]
+    if kind(name) == "atari":
+        return module.act(agent, row)
+    seen = [storage["obs"][0], *([storage["masks"][0]] if "masks" in storage else [])]
+    return module.act(agent, *seen)
 
 
 def batch_of(name, storage):
     """What a minibatch is taken from: rows, with an LSTM whole environments."""
-    return storage[:T] if "lstm" in name else storage[:T].flatten()
-
-
-def row(name, step, device):
-    """A row's index as main passes it to act: on Atari, where acting is captured, a tensor."""
-    return torch.arange(T + 1, device=device).split(1)[step] if "atari" in name else step
-
-
-def random_noise(name, envs, device):
-    shape = spaces(name).single_action_space.shape or (spaces(name).single_action_space.n,)
-    return torch.empty((T + 1, envs, *shape), device=device).exponential_()
-
-
-def empty_storage(name, device, channels_last=False):
-    fields, *_ = random_storage(name, T, N)
-    fields = {key: torch.zeros_like(rows, device=device) for key, rows in fields.items()}
-    if channels_last and "atari" in name:
-        rows = fields["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
-        fields["obs"] = rows.unflatten(0, (T + 1, N))
-    return TensorDict(fields, batch_size=(T + 1, N))
-
-
-def fill(name, storage, seed):
-    """Other random rows, in place, as main leaves them for an update near the policy that acted."""
-    fields, *_ = random_storage(name, storage.shape[0] - 1, storage.shape[1], seed, storage)
-    rng = torch.Generator().manual_seed(seed)
-    for key in ("advantages", "returns"):
-        fields[key] = torch.randn(storage.shape, generator=rng)
-    if kind(name) == "continuous":
-        fields["logprobs"] += 1.4 + Normal(0, 1).log_prob(fields["actions"]).sum(-1)
-    for key, rows in fields.items():
-        storage[key].copy_(rows)
-
-
-def random_b_inds(name, rng, device):
-    size = N if "lstm" in name else T * N
-    return torch.randperm(size, generator=rng).view(2, -1).to(device)
+    if "lstm" in name:
+        return {key: rows[:T] for key, rows in storage.items()}
+    return {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}
 
 
 @pytest.mark.parametrize("name", FAST)
 def test_no_host_read_and_no_dynamic_shape(name, monkeypatch):
     """FakeTensorMode: shapes without data, the optimizer's step included."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda x: None)  # there is one rank
+    module, like = load(name), empty_storage(name)
     with FakeTensorMode():
-        storage, noise = empty_storage(name, "cpu"), random_noise(name, N, "cpu")
-        agent, _, act, update = executables(name, load(name), storage, noise, "cpu")
-        assert act(row(name, 0, "cpu")).shape[0] == N
+        storage = {key: torch.zeros(rows.shape, dtype=rows.dtype) for key, rows in like.items()}
+        agent = module.Agent(spaces(name))
+        assert call_act(name, agent, storage).shape[0] == N
+        adam = partial(torch.optim.Adam, fused=True, capturable=True)
+        optimizer = adam(agent.parameters(), lr=torch.tensor(1e-3))
+        batch, args = batch_of(name, storage), module.Args(num_envs=N, num_steps=T)
+        b_inds = torch.zeros((2, N // 2 if "lstm" in name else T * N // 2), dtype=torch.int64)
         for _ in range(2):
-            b_inds = torch.zeros_like(random_b_inds(name, None, "cpu"))
-            assert update(b_inds).shape == (2, 7)
+            state = memory(name, T, N)[1]
+            losses = module.train_epoch(agent, optimizer, batch, *state, args, b_inds)
+            assert losses.shape == (2, 7)
         assert all(p.grad.shape == p.shape for p in agent.parameters())
 
 
@@ -154,14 +103,12 @@ def test_no_host_read_and_no_dynamic_shape(name, monkeypatch):
 def test_no_copy_to_the_host(name, monkeypatch):
     """On the meta device, from which nothing can be copied: all but the optimizer's step."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda x: None)  # there is one rank
-    storage, noise = empty_storage(name, "meta"), random_noise(name, N, "meta")
-    module = load(name)
-    agent = module.Agent(spaces(name), device="meta")
-    states, initial_state = memory(name, T, N, "meta")
-    step = row(name, 0, "meta")
-    assert module.act(agent, storage, *states, noise, step).device.type == "meta"
-    batch, mb_inds = batch_of(name, storage), torch.zeros(3, dtype=torch.int64, device="meta")
-    losses = module.compute_gradients(agent, module.Args(), batch, *initial_state, mb_inds)
+    module, storage = load(name), empty_storage(name, "meta")
+    agent = module.Agent(spaces(name)).to("meta")
+    assert call_act(name, agent, storage, "meta").device.type == "meta"
+    mb_inds = torch.zeros(3, dtype=torch.int64, device="meta")
+    batch, state = batch_of(name, storage), memory(name, T, N, "meta")[1]
+    losses = module.compute_gradients(agent, batch, *state, module.Args(), mb_inds)
     assert losses.device.type == "meta" and losses.shape == (7,)
 
 
@@ -180,144 +127,13 @@ def test_the_checks_can_fail():
 def test_storage_and_weights_are_shared(name, tmp_path):
     """What graphs read keeps its address: batch is a view, on Atari both agents are one memory."""
     run = run_main(name, *TINY, runs_dir=tmp_path)
-    for key in run.storage.keys():
+    for key in run.storage.keys() & run.batch.keys():
         assert run.batch[key].data_ptr() == run.storage[key].data_ptr()
     if "atari" in name:
         pairs = zip(run.agent.parameters(), run.agent_inference.parameters(), strict=True)
         for trained, used in pairs:
             assert trained is not used and used.grad is None
             assert trained.data_ptr() == used.data_ptr() and torch.equal(trained, used)
-
-
-@pytest.mark.parametrize("device", [CUDA])
-@pytest.mark.parametrize("name", FAST)
-@pytest.mark.parametrize("compiles", [False, True])
-def test_replay_equals_eager(name, compiles, device, compiled, monkeypatch):
-    """Six epochs on new rows at new rates, three of them replays: captured as without, bit for bit.
-
-    Not under use_deterministic_algorithms: its index_put sorts, and cannot be captured.
-    """
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    module, results = compiled(name, device) if compiles else load(name), []
-    for graphed in (False, device == "cuda"):
-        torch.manual_seed(0)
-        rng = torch.Generator().manual_seed(0)
-        storage, noise = empty_storage(name, device, compiles), random_noise(name, N, device)
-        agent, optimizer, _, update = executables(name, module, storage, noise, device, graphed)
-        results.append([])
-        for epoch in range(6):
-            fill(name, storage, seed=epoch)
-            optimizer.param_groups[0]["lr"].fill_(1e-3 / (1 + epoch))
-            losses = update(random_b_inds(name, rng, device))  # (2, 7)
-            results[-1] += [losses, torch.cat([p.detach().flatten() for p in agent.parameters()])]
-            assert (losses[:, :5] != 0).all() and losses.isfinite().all()
-        assert {float(state["step"]) for state in optimizer.state.values()} == {12.0}
-    for i, (plain, captured) in enumerate(zip(*results, strict=True)):
-        assert torch.equal(plain, captured), ("losses", "parameters")[i % 2] + f" of epoch {i // 2}"
-    assert len({float(losses[0, 1]) for losses in results[1][::2]}) == 6, "rows are read anew"
-
-
-@pytest.mark.parametrize("device", [CUDA])  # on a CPU test_parity compiles it, in main
-@pytest.mark.parametrize("bfloat16", [False, True])
-def test_compiled_act_in_nhwc(bfloat16, device, compiled):
-    """Captured as without, bit for bit, and near to the plain act in NCHW and float32."""
-    name, results = "ppo_atari_envpool_torchcompile", []
-    new, fast = compiled(name, device), device == "cuda"
-    for module, graphed in ((load(name), False), (new, False), (new, fast)):
-        torch.manual_seed(0)
-        plain = module is not new
-        storage, noise = empty_storage(name, device, not plain), random_noise(name, N, device)
-        fill(name, storage, seed=0)
-        half = bfloat16 and not plain
-        agent, _, act, _ = executables(name, module, storage, noise, device, graphed, half)
-        agent.actor.weight.data.mul_(100.0)  # probabilities far from equal
-        actions = torch.stack([act(row(name, step, device)) for step in range(T + 1)])
-        assert torch.equal(actions, storage["actions"])
-        results.append([storage["values"], storage["logprobs"], actions])
-    for plain, captured in zip(results[1], results[2], strict=True):
-        assert torch.equal(plain, captured)
-    (values, logprobs, actions), (found_values, found_logprobs, found) = results[:2]
-    same = found == actions  # where two are as likely, the last digit decides
-    assert same.float().mean() > 0.9 and values.std() > 0.01 and logprobs.std() > 0.1
-    torch.testing.assert_close(found_values, values, rtol=0.02, atol=0.02)
-    torch.testing.assert_close(found_logprobs[same], logprobs[same], rtol=0.02, atol=0.02)
-    assert (not torch.equal(found_values, values)) or not bfloat16
-
-
-@pytest.mark.parametrize("device", [CPU, CUDA])
-@pytest.mark.parametrize("name", [name for name in ONE_PROCESS if name in FAST])
-def test_no_recompile_when_captured(name, device, compiled):
-    """Two calls compile all there is to compile: the third captures, and compiling cannot be.
-
-    On a CPU without Inductor's kernels, which take seconds; what is traced anew is the same.
-    """
-    backend = "inductor" if device == "cuda" else "aot_eager"
-    module, rng = compiled(name, device, backend), torch.Generator().manual_seed(0)
-    for graphed in (False, True)[: 1 + (device == "cuda")]:
-        storage, noise = empty_storage(name, device, True), random_noise(name, N, device)
-        _, optimizer, act, update = executables(name, module, storage, noise, device, graphed)
-        for call in range(8):
-            with torch.compiler.set_stance("fail_on_recompile" if call > 1 else "default"):
-                fill(name, storage, seed=call)
-                optimizer.param_groups[0]["lr"].fill_(1e-3 / (1 + call))
-                act(row(name, call, device))
-                update(random_b_inds(name, rng, device))
-        if not graphed:  # a check that can fail
-            with torch.compiler.set_stance("fail_on_recompile"):
-                with pytest.raises(RuntimeError, match="fail_on_recompile"):
-                    update(random_b_inds(name, rng, device)[:, 1:])
-
-
-def gradient_steps(run):
-    (count,) = {float(state["step"]) for state in run.optimizer.state.values()}
-    return int(count)
-
-
-@pytest.mark.parametrize("device", [CPU, CUDA])
-@pytest.mark.parametrize("name", FAST)
-def test_resumed_learner_under_graphs(name, device, tmp_path):
-    """Iterations 4 to 6 from a checkpoint equal those that follow in place, on the same rows.
-
-    The first three epochs after a checkpoint are no replays; kernels are the same.
-    """
-    gpu, half = device == "cuda", tmp_path / "half"
-    flags = [*TINY, "--total-timesteps", 96, "--checkpoint-interval", 3, *(GRAPHS if gpu else [])]
-    # what an update reads, besides the storage: an LSTM's first state, with ranks the advantages
-    lines = f"""
-if iteration > 3:
-    __import__('test_capture').fill({name!r}, storage, seed=iteration)
-    for state in gradients.args[3:]:
-        state.zero_()
-    advantages = storage["advantages"][:T].double()
-"""
-    rows = insert("# Update", lines)
-    copy = f"if iteration == 4: __import__('shutil').copytree(run_dir, {str(half)!r})"
-    keep = insert("# Rollout", copy)
-    whole = run_main(
-        name, *flags, runs_dir=tmp_path / "whole", edit=lambda text: keep(rows(text)), gpu=gpu
-    )
-    resumed = run_main(name, "--resume", half, runs_dir="unused", edit=rows, gpu=gpu)
-    assert (whole.first_iteration, resumed.first_iteration) == (1, 4)
-    assert whole.mode == resumed.mode == ("compile+cudagraphs" if gpu else "eager")
-    for key in ("agent", "adam", "rng"):
-        found, expected = (tree_leaves(run.state[key]) for run in (resumed, whole))
-        assert len(found) == len(expected) > 0
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), key
-    assert gradient_steps(resumed) == 6 * 2 * 2
-    lr = resumed.optimizer.param_groups[0]["lr"]
-    assert isinstance(lr, torch.Tensor) and lr.device.type == device
-    assert float(lr) == pytest.approx(resumed.args.learning_rate / 6)
-
-
-@pytest.mark.parametrize("device", [CUDA])
-@pytest.mark.parametrize("name", FAST)
-def test_target_kl_under_graphs(name, device, tmp_path):
-    """An update ends after one epoch or goes through both, replayed or not."""
-    gpu = device == "cuda"
-    flags = [*TINY, "--total-timesteps", 96, "--learning-rate", 0.01, *(GRAPHS if gpu else [])]
-    for target_kl, epochs in ((1e-12, 1), (1e12, 2)):
-        run = run_main(name, *flags, "--target-kl", target_kl, runs_dir=tmp_path, gpu=gpu)
-        assert gradient_steps(run) == 6 * epochs * 2 and len(run.losses) == epochs
 
 
 def loop_lines(name):
@@ -327,9 +143,10 @@ def loop_lines(name):
     return {i + 1: lines[i] for i in range(first, last)}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])
 def test_what_fetches_says_sync(name):
-    """In the loop, each line that copies between host and device by name has its comment."""
+    """In the loop, each line that copies between host and device by name has its comment. In fast
+    versions, which copy within the host's memory too, a GPU tells."""
     calls = ".cpu() .tolist() .item() from_numpy( .to(device) load_state_dict( .copy_(".split()
     found = [line for line in loop_lines(name).values() if any(call in line for call in calls)]
     assert len(found) >= 4
@@ -337,75 +154,356 @@ def test_what_fetches_says_sync(name):
         assert "sync" in line.partition("#")[2], line
 
 
-@pytest.mark.gpu
-@NO_GPU
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_synchronises_only_where_it_says(name, tmp_path):
-    """PyTorch's own report of each line of the loop that waits for the GPU."""
-    flags = GRAPHS if name in FAST else []
-    torch.cuda.set_sync_debug_mode("warn")
+# Main, watched
+
+
+def fill(name, storage, seed):
+    """Other random rows, in place, as main leaves them for an update near the policy that acted."""
+    steps, envs = storage["values"].shape
+    fields, *_ = random_storage(name, steps - 1, envs, seed, storage)
+    rng = torch.Generator().manual_seed(seed)
+    for key in ("advantages", "returns"):
+        fields[key] = torch.randn((steps, envs), generator=rng)
+    if kind(name) == "continuous":
+        fields["logprobs"] += 1.4 + Normal(0, 1).log_prob(fields["actions"]).sum(-1)
+    for key, rows in fields.items():
+        storage[key].copy_(rows)
+
+
+def begins(main):
+    """In iteration 3 nothing may be compiled anew: two calls compile all there is to compile. The
+    checkpoint of iteration 3 is copied, to be resumed from."""
+    main.setdefault("kept", [])
+    main["stepped"] = []
+    if main["iteration"] == 2 and main["args"].exp_name.endswith("torchcompile"):
+        torch.compiler.set_stance("fail_on_recompile")
+    run_dir = Path(main["run_dir"])
+    if main["iteration"] == 4 and run_dir.parent.name == "whole":
+        shutil.copytree(run_dir, run_dir.parent.parent / "half")
+
+
+def has_stepped(main):
+    """What the environments were told and what came back, as numbers on the host."""
+    main["stepped"].append((main["action"].cpu().clone(), np.copy(main["next_obs"])))
+
+
+def has_played(main):
+    """The rows of the storage are what was seen, done and thought likely."""
+    storage, steps = main["storage"], main["T"]
+    actions = torch.stack([action for action, _ in main["stepped"]])
+    assert torch.equal(storage["actions"][:steps].cpu(), actions)
+    if "buffers" in main and main["cudagraphs"]:
+        assert main["next_row"].item() == steps
+    if main["obs"] is not storage["obs"]:  # acting in NumPy, on a GPU
+        assert torch.equal(main["obs"], storage["obs"].cpu())
+    if storage["obs"].dtype == torch.uint8:
+        seen = torch.from_numpy(np.stack([next_obs for _, next_obs in main["stepped"]]))
+        assert torch.equal(storage["obs"][1 : steps + 1].cpu(), seen)
+    elif "initial_lstm_state" not in main:
+        return  # log-probabilities and values are still to come
+    bound = 1e-3 if main["mode"] in ("eager", "cudagraphs") else 1e-2
+    bound = 1e-1 if "bfloat16" in main["mode"] else bound
+    state = [main["initial_lstm_state"]] if "initial_lstm_state" in main else []
+    for step in range(steps):
+        row = {key: rows[step] for key, rows in storage.items()}
+        with torch.no_grad():
+            dones = [row["dones"]] if state else []
+            probs, values, *state = main["agent"](row["obs"], *dones, *state)
+            logprobs = probs.log_prob(row["actions"])
+        torch.testing.assert_close(row["values"], values, rtol=bound, atol=bound)
+        torch.testing.assert_close(row["logprobs"], logprobs, rtol=bound, atol=bound)
+
+
+def will_learn(main):
+    """Rows that no run has influenced, a seed of their own for the permutations, and an update that
+    ends after its first epoch (iteration 5) or by no means (iteration 6)."""
+    iteration, storage = main["iteration"], main["storage"]
+    fill(main["args"].exp_name, storage, seed=iteration)
+    if "initial_lstm_state" in main:
+        main["initial_lstm_state"].zero_()
+    main["advantages"] = storage["advantages"][:-1].double().cpu().numpy()  # read with ranks
+    main["args"].target_kl = {5: 1e-12, 6: 1e12}.get(iteration)
+    torch.manual_seed(iteration)
+
+
+def has_learned(main):
+    parameters = torch.cat([p.detach().flatten() for p in main["agent"].parameters()])
+    main["kept"].append((torch.cat(main["losses"]).cpu(), parameters.cpu()))
+
+
+HOOKS = {
+    "# Rollout": "begins",
+    "rewards[step] = ": "has_stepped",
+    "# Advantages": "has_played",
+    "# Update": "will_learn",
+    "losses = torch.cat(losses)": "has_learned",
+}
+
+
+def watched(text, hooks=HOOKS):
+    """A script whose main shows itself to these functions, before lines that begin like this."""
+    for opens, hook in hooks.items():
+        (line,) = [x.strip() for x in text.splitlines() if x.strip().startswith(opens)]
+        quiet = f"__import__('test_capture').quietly('{hook}', globals())"
+        text = insert(line, quiet)(text)
+    return text
+
+
+def quietly(hook, main):
+    """What a hook waits for is not the script's."""
+    before = torch.cuda.get_sync_debug_mode() if torch.cuda.is_available() else 0
+    if before:
+        torch.cuda.set_sync_debug_mode("default")
+    globals()[hook](main)
+    if before:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def called(text):
+    """A script that calls what it would capture."""
+    text, count = re.subn(r"CudaGraphModule\((.+), warmup=3\)", r"\1", text)
+    assert count == text.count("run_epoch = ") + text.count("run_step = ")
+    return text
+
+
+def on_a_cpu(text):
+    """A script that takes the way of its CUDA graphs on a CPU, by calls."""
+    text, count = re.subn(r"( cudagraphs = args\.cudagraphs) and .*", r"\1", called(text))
+    assert count == 1
+    text = text.replace(".pin_memory()", "")
+    return text.replace("torch.cuda.current_stream().synchronize()", "pass")
+
+
+def watch(name, *flags, runs_dir, edits=(), hooks=HOOKS, gpu=True):
+    """A script's main, watched; its variables, and the lines of its loop that waited."""
+    waited = set()
+
+    def edit(text):
+        for change in edits:
+            text = change(text)
+        return watched(text, hooks)
+
+    def note(message, category, filename, lineno, file=None, line=None):
+        if "called a synchronizing" in str(message):
+            frame = sys._getframe()
+            while frame.f_code.co_name != "<module>" or name not in frame.f_code.co_filename:
+                frame = frame.f_back
+            waited.add(linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip())
+
+    torch.compiler.reset()
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings():
             warnings.simplefilter("always")
-            run_main(name, *TINY, *flags, runs_dir=tmp_path, gpu=True)
+            warnings.showwarning = note
+            run = run_main(name, *flags, runs_dir=runs_dir, edit=edit, gpu=gpu)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
-    loop = loop_lines(name)
-    waits = [w for w in caught if "synchroniz" in str(w.message)]
-    found = {w.lineno for w in waits if w.filename == str(PPO / f"{name}.py")} & loop.keys()
-    assert found, "the actions are fetched, at least"
-    for number in found:
-        assert "sync" in loop[number].partition("#")[2], loop[number]
+        torch.compiler.set_stance("default")
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode("default")
+    return run, waited
 
 
-MODES = [(name, "eager") for name in SCRIPTS]
-MODES += [(name, mode) for name in FAST for mode in ("compile", "cudagraphs")]
+def gradient_steps(run):
+    (count,) = {float(state["step"]) for state in run.optimizer.state.values()}
+    return int(count)
 
 
-@pytest.mark.parametrize("device", [CUDA])
-@pytest.mark.parametrize(("name", "mode"), MODES)
-def test_act_and_update_never_wait(name, mode, device, compiled):
-    """Once they are warm, no call within waits for the GPU."""
-    module = load(name) if mode == "eager" else compiled(name, device)
-    rng = torch.Generator()
-    storage, noise = empty_storage(name, device), random_noise(name, N, device)
-    fill(name, storage, seed=0)
-    graphed = mode == "cudagraphs"
-    _, _, act, update = executables(name, module, storage, noise, device, graphed)
-    steps, b_inds = [row(name, step, device) for step in range(T)], random_b_inds(name, rng, device)
-    for _ in range(3):
-        act(steps[0])
-        update(b_inds)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for step in steps:
-            act(step)
-            update(b_inds)
-        with pytest.raises(RuntimeError, match="synchroniz"):
-            noise.sum().item()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+def assert_kept_is_equal(one, two, last=None):
+    """Losses and parameters of each update, to the last bit."""
+    kept = (one.kept[-last:], two.kept[-last:]) if last else (one.kept, two.kept)
+    for i, (a, b) in enumerate(zip(*kept, strict=True)):
+        assert a[0].isfinite().all()
+        for what, x, y in zip(("losses", "parameters"), a, b, strict=True):
+            assert torch.equal(x, y), f"{what} of update {i}"
+
+
+def assert_resumes(name, whole, gpu, folder, edits=()):
+    """Iterations 4 to 6 from a checkpoint equal those that followed in place, on the same rows."""
+    resumed, _ = watch(name, "--resume", folder / "half", runs_dir="unused", edits=edits, gpu=gpu)
+    assert (whole.first_iteration, resumed.first_iteration) == (1, 4)
+    assert_kept_is_equal(whole, resumed, last=3)
+    for key in ("agent", "adam", "rng"):
+        found, expected = (tree_leaves(run.state[key]) for run in (resumed, whole))
+        assert len(found) == len(expected) > 0
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), key
+    assert gradient_steps(resumed) == gradient_steps(whole)
+
+
+SIX = [*TINY[:-1], 96, "--checkpoint-interval", 3]
+MODES = [(name, ["--cudagraphs"]) for name in FAST]
+MODES += [(name, ["--cudagraphs", "--compile"]) for name in FAST]
+MODES += [(ATARI, ["--cudagraphs", "--compile", "--bfloat16"])]
+
+
+def by_mode(value):
+    return "".join(value) if isinstance(value, list) else None
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [pytest.param(*mode, marks=GPU) for mode in MODES], ids=by_mode
+)
+def test_captured_equals_called(name, flags, tmp_path):
+    """Six iterations of main with CUDA graphs and with calls in their place, on the same new rows
+    at new rates: equal bit for bit. Nothing is compiled anew from the second iteration on, in which
+    the first epoch is captured; the loop waits where it says so; target_kl stops an update; and a
+    run that is resumed, whose first three epochs are no replays, equals the one that went on.
+    """
+    waits = insert("# Rollout", 'iteration == 3 and torch.cuda.set_sync_debug_mode("warn")')
+    quiet = insert("# Log", 'torch.cuda.set_sync_debug_mode("default")')
+    whole, waited = watch(name, *SIX, *flags, runs_dir=tmp_path / "whole", edits=[waits, quiet])
+    assert set(whole.mode.split("+")) == {flag.strip("-") for flag in flags}
+    plain, _ = watch(name, *SIX, *flags, runs_dir=tmp_path / "plain", edits=[called])
+    assert_kept_is_equal(plain, whole)
+    assert len({float(losses[0, 1]) for losses, _ in whole.kept}) == 6, "rows are read anew"
+    assert [len(losses) for losses, _ in whole.kept] == [4, 4, 4, 4, 2, 4], "target_kl"
+    assert gradient_steps(whole) == 22
+    lr = whole.optimizer.param_groups[0]["lr"]
+    assert isinstance(lr, torch.Tensor) and lr.device.type == "cuda"
+    assert float(lr) == pytest.approx(whole.args.learning_rate / 6)
+    assert_waits(waited)
+    if "--compile" not in flags:
+        assert_resumes(name, whole, True, tmp_path)
+
+
+def assert_waits(waited):
+    assert waited, "the actions are fetched, at least"
+    for line in waited:
+        assert "sync" in line.partition("#")[2], line
+
+
+WITHOUT = [(eager, []) for eager, _ in PAIRS]
+WITHOUT += [("ppo_torchcompile", ["--compile"]), (ATARI, ["--compile"])]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [pytest.param(*mode, marks=GPU) for mode in WITHOUT], ids=by_mode
+)
+def test_waits_only_where_it_says(name, flags, tmp_path):
+    """PyTorch's own report of each call that waits for the GPU, without graphs."""
+    waits = insert("# Rollout", 'iteration == 3 and torch.cuda.set_sync_debug_mode("warn")')
+    quiet = insert("# Log", 'torch.cuda.set_sync_debug_mode("default")')
+    run, waited = watch(name, *TINY, *flags, runs_dir=tmp_path, edits=[waits, quiet])
+    assert run.device.type == "cuda" and run.mode == ("compile" if flags else "eager")
+    assert_waits(waited)
+
+
+@pytest.mark.parametrize(("eager", "fast"), PAIRS)
+def test_the_way_of_the_graphs_on_a_cpu(eager, fast, tmp_path):
+    """Main with all that --cudagraphs asks for, but for the graphs: the eager script, bit for bit.
+
+    Its rollouts are its own here, through to the end; learning rates are such as float32 holds.
+    """
+    hooks = {key: hook for key, hook in HOOKS.items() if hook != "will_learn"}
+    flags = [*TINY[:-1], 64, "--learning-rate", LR]
+    one, _ = watch(eager, *flags, runs_dir=tmp_path / "eager", hooks=hooks, gpu=False)
+    flags += ["--cudagraphs", *(["--no-numpy-acting"] if "atari" not in eager else [])]
+    edits = [on_a_cpu]
+    two, _ = watch(fast, *flags, runs_dir=tmp_path / "fast", edits=edits, hooks=hooks, gpu=False)
+    assert two.mode == "cudagraphs" and isinstance(
+        two.optimizer.param_groups[0]["lr"], torch.Tensor
+    )
+    assert_kept_is_equal(one, two)
+    for key, rows in one.storage.items():
+        assert torch.equal(rows, two.storage[key]), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_resumed_learner_on_a_cpu(name, tmp_path):
+    """The way of the graphs, with calls in their place: resumed in iteration 4."""
+    flags, edits = [*SIX, "--cudagraphs"], [on_a_cpu]
+    whole, _ = watch(name, *flags, runs_dir=tmp_path / "whole", edits=edits, gpu=False)
+    assert [len(losses) for losses, _ in whole.kept] == [4, 4, 4, 4, 2, 4]
+    assert_resumes(name, whole, False, tmp_path, edits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_is_compiled_anew_on_a_cpu(name, tmp_path):
+    """From the second iteration on. Without Inductor's kernels, which take seconds; what is traced
+    anew is the same."""
+
+    def traced(text):
+        text, count = re.subn(r"= torch\.compile\((\w+)\)", r"= torch.compile(\1, **TRACED)", text)
+        assert count >= 1
+        return text.replace("@dataclass\n", 'TRACED = {"backend": "aot_eager"}\n\n\n@dataclass\n')
+
+    run, _ = watch(name, *TINY, "--compile", runs_dir=tmp_path, edits=[traced], gpu=False)
+    assert run.mode == "compile" and len(run.kept) == 3
+    if "compute_gradients" in vars(run) and hasattr(run.compute_gradients, "get_compiler_config"):
+        with torch.compiler.set_stance("fail_on_recompile"):  # a check that can fail
+            with pytest.raises(RuntimeError, match="fail_on_recompile"):
+                run.compute_gradients(run.agent, run.batch, run.args, run.b_inds[0, 1:])
+
+
+@pytest.mark.slow
+def test_no_line_about_each_capture():
+    """tensordict's logger, once a fast script is imported."""
+    code = "import ppo_torchcompile; from tensordict.utils import logger; print(logger.level)"
+    env = {key: value for key, value in os.environ.items() if key != "TD_LOGGING_LEVEL"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=PPO, env=env, capture_output=True, text=True)
+    assert int(done.stdout) >= logging.WARNING
+
+
+# Acting in one launch
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-@pytest.mark.parametrize("name", ["ppo_atari_envpool_torchcompile"])
-def test_replays_sample_and_write_their_row(name, device):
-    """Two replays on the same observations draw different actions and fill different rows."""
-    games = 256
-    fields = {
+def test_replays_sample_and_write_their_row(device):
+    """Each launch takes the observation from the host, draws other actions and fills the next row.
+
+    Log-probabilities and values are those of the network at the actions that were drawn; weights
+    that change are read anew.
+    """
+    name, cuda = ATARI, device == "cuda"
+    module, games = load(name), 256 if cuda else 64
+    torch.manual_seed(0)
+    agent = module.Agent(spaces(name)).to(device)
+    agent.actor.weight.data.mul_(100.0)  # probabilities far from equal
+    actor = module.Agent(spaces(name)).to(device)
+    from_module(agent).data.to_module(actor)
+    storage = {
         "obs": torch.zeros((T + 1, games, 4, 84, 84), dtype=torch.uint8, device=device),
         "actions": torch.full((T + 1, games), -1, device=device),
         "logprobs": torch.zeros((T + 1, games), device=device),
         "values": torch.zeros((T + 1, games), device=device),
     }
-    storage, noise = TensorDict(fields, (T + 1, games)), random_noise(name, games, device)
-    _, _, act, _ = executables(name, load(name), storage, noise, device, device == "cuda")
-    actions = [act(row(name, step, device)) for step in range(T + 1)]
-    for step in range(T + 1):
-        assert torch.equal(storage["actions"][step], actions[step])
-    assert not torch.equal(actions[4], actions[5]), "two replays"
-    frequencies = torch.cat(actions).bincount(minlength=4) / (games * (T + 1))
-    torch.testing.assert_close(frequencies, torch.full_like(frequencies, 0.25), rtol=0, atol=0.04)
-    before = act(row(name, 0, device))
-    noise.exponential_()
-    assert not torch.equal(act(row(name, 0, device)), before), "the noise is read anew"
+    buffers = {key: rows[T].clone() for key, rows in storage.items()}
+    next_row = torch.zeros(1, dtype=torch.int64, device=device)
+    obs_host = torch.zeros((games, 4, 84, 84), dtype=torch.uint8)
+    action_host = torch.zeros(games, dtype=torch.int64)
+    if cuda:
+        obs_host, action_host = obs_host.pin_memory(), action_host.pin_memory()
+    static = actor, storage, buffers, next_row, obs_host, action_host
+    run_step = partial(module.act_captured, *static)
+    if cuda:
+        run_step = CudaGraphModule(lambda: module.act_captured(*static), warmup=3)
+    told = []
+    for step in range(T):
+        if step != T - 1:  # the last two launches see the same
+            obs_host.random_(generator=torch.Generator().manual_seed(step))
+        if step == T // 2:
+            agent.critic.weight.data.mul_(-2)
+            agent.actor.bias.data[1] += 1.0
+        run_step()
+        if cuda:
+            torch.cuda.current_stream().synchronize()
+        told.append(action_host.clone())
+        assert next_row.item() == step + 1
+        assert torch.equal(storage["obs"][step].cpu(), obs_host)
+        with torch.no_grad():
+            probs, values = agent(storage["obs"][step])
+        logprobs = probs.log_prob(storage["actions"][step])
+        torch.testing.assert_close(storage["values"][step], values, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(storage["logprobs"][step], logprobs, rtol=1e-4, atol=1e-4)
+    told = torch.stack(told)
+    assert torch.equal(storage["actions"].cpu()[:T], told)
+    assert (storage["actions"][T] == -1).all() and (storage["values"][T] == 0).all()
+    assert (told[T - 2] != told[T - 1]).float().mean() > 0.1, "two replays"
+    with torch.no_grad():
+        frequencies = torch.stack([agent(rows)[0].probs for rows in storage["obs"][T // 2 : T]])
+    expected = frequencies.mean((0, 1)).cpu()
+    assert expected.max() - expected.min() > 0.1
+    found = told[T // 2 :].flatten().bincount(minlength=4) / (games * (T - T // 2))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05 if cuda else 0.1)

@@ -4,7 +4,7 @@ import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import PAIRS, AtariSpaces, load, run_main, scalars, task
+from helpers import PAIRS, AtariSpaces, run_main, scalars, task
 
 import torch
 
@@ -98,18 +98,18 @@ def test_masks_flags_and_their_carry(name, monkeypatch, tmp_path):
     script[0][3], script[1][1], script[2][1] = GAME_OVER, TIMEOUT, OVER_AT_LIMIT
     flags = ["--num-steps", 4]
     run = play(name, script, monkeypatch, tmp_path, *flags, "--total-timesteps", 16)
-    assert run.host_dones[:, 0].tolist() == [0, 0, 0, 0, 1]
-    assert run.host_terminations[:, 0].tolist() == [0, 0, 0, 0, 1]
-    assert run.host_dones[:, 1].tolist() == run.host_dones[:, 2].tolist() == [0, 0, 1, 0, 0]
-    assert run.host_terminations[:, 1].tolist() == [0, 0, 0, 0, 0], "a time limit bootstraps"
-    assert run.host_terminations[:, 2].tolist() == [0, 0, 1, 0, 0], "a game over does not"
+    assert run.dones[:, 0].tolist() == [0, 0, 0, 0, 1]
+    assert run.terminations[:, 0].tolist() == [0, 0, 0, 0, 1]
+    assert run.dones[:, 1].tolist() == run.dones[:, 2].tolist() == [0, 0, 1, 0, 0]
+    assert run.terminations[:, 1].tolist() == [0, 0, 0, 0, 0], "a time limit bootstraps"
+    assert run.terminations[:, 2].tolist() == [0, 0, 1, 0, 0], "a game over does not"
     valid = [[1, 1, 1, 1], [1, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
     assert run.storage["valid"][:4].T.tolist() == valid
     assert run.batch["valid"].reshape(4, 4).T.tolist() == valid
-    advantages, values = run.advantages[:4].float(), run.storage["values"][:4]
-    torch.testing.assert_close(run.storage["returns"][:4], advantages + values)
+    returns = torch.from_numpy(run.advantages + run.values[:4]).float()
+    assert torch.equal(run.storage["returns"][:4], returns)
 
-    run = play(name, script, monkeypatch, tmp_path, *flags, "--total-timesteps", 32)
+    run = play(name, script, monkeypatch, tmp_path / "more", *flags, "--total-timesteps", 32)
     assert run.storage["valid"][:4, 0].tolist() == [0, 1, 1, 1], "row 0 is the reset row"
     assert run.storage["obs"][:, 0, 0, 0, 0].tolist() == [4, 5, 6, 7, 8]
     rows = run.storage["valid"][:4].bool()
@@ -134,16 +134,15 @@ def test_cleanrl_semantics(name, monkeypatch, tmp_path):
     script = [rows for rows, _ in GAMES]
     for flags in ([], ["--cleanrl-semantics"]):
         sizes = ["--num-steps", 8, "--total-timesteps", 8 * len(script), *flags]
-        run = play(name, script, monkeypatch, tmp_path, *sizes)
+        run = play(name, script, monkeypatch, tmp_path / str(len(flags)), *sizes)
         values = run.storage["values"].double().numpy()
-        expected = cleanrl_advantages(run.host_rewards[:8], values, run.host_dones, 0.99, 0.95)
-        found = run.advantages[:8].numpy()
-        assert np.allclose(found, expected, rtol=1e-6, atol=1e-6) == bool(flags)
+        expected = cleanrl_advantages(run.rewards, values, run.dones, 0.99, 0.95)
+        assert np.allclose(run.advantages, expected, rtol=1e-6, atol=1e-6) == bool(flags)
         assert (run.storage["valid"][:8].min() == 1) == bool(flags)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ATARI)
+@pytest.mark.parametrize("name", ["ppo_atari_envpool", "ppo_atari_envpool_multigpu"])
 def test_statistics_on_breakout(name, monkeypatch, tmp_path):
     """Games of 5 lives, cut at 60 steps, played at random, against a count of our own."""
     make, rng, expected = envpool.make, np.random.default_rng(0), []
@@ -187,14 +186,21 @@ def test_statistics_on_breakout(name, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ATARI)
-def test_seeds_share_no_game(name, monkeypatch):
+def test_seeds_share_no_game(name, monkeypatch, tmp_path):
     """Nor do the two parts of a run that went on."""
-    monkeypatch.setattr(envpool, "make", lambda env_id, **options: options)
-    module, seeds = load(name), []
-    for seed, global_step in ((1, 0), (2, 0), (3, 0), (1, 1024)):
-        options = module.make_envs(module.Args(seed=seed, num_envs=16), global_step)
+    seeds = []
+
+    def make(*args, seed, stack_num=4, **options):
         assert options["episodic_life"] and options["reward_clip"] and options["num_envs"] == 16
-        seeds += options["seed"]
+        seeds.extend(seed)
+        return ScriptedAtari([[GO_ON] * 3] * 16, stack_num)
+
+    monkeypatch.setattr(envpool, "make", make)
+    flags = "--num-envs 16 --num-steps 2 --num-minibatches 2 --update-epochs 1".split()
+    for seed in (1, 2, 3):
+        more = ["--seed", seed, "--total-timesteps", 32]
+        run = run_main(name, *flags, *more, runs_dir=tmp_path)
+    run_main(name, "--resume", run.run_dir, "--total-timesteps", 64, runs_dir="unused")
     assert len(set(seeds)) == len(seeds) == 4 * 16
     assert min(seeds) >= 0 and max(seeds) < 2**31
 
@@ -259,15 +265,17 @@ def test_ale_restarts_lives_and_limits(monkeypatch, tmp_path):
     flags += ["--total-timesteps", 1920]
 
     def learns_nothing(text):
-        return text.replace("losses.append(run_epoch(b_inds))", "losses.append(torch.ones(16, 7))")
+        line = "losses.append(train_epoch(agent, optimizer, batch, args, b_inds))"
+        assert text.count(line) == 1
+        return text.replace(line, "losses.append(torch.ones(16, 7))")
 
     run = run_main("ppo_atari", *flags, runs_dir=tmp_path, edit=learns_nothing)
     restarted, over, cut, lost, raw = map(np.array, zip(*run.envs.rows, strict=True))  # (T, N)
     assert min((lost & cut).sum(), (lost & ~cut).sum(), (cut & ~lost).sum()) > 0
     assert (run.storage["valid"][:120].numpy() == ~restarted).all()
-    assert (run.host_dones[1:] == over | cut | lost).all()
-    assert (run.host_terminations[1:] == over | lost).all()
-    assert (run.host_rewards[:120] == np.sign(raw)).all()
+    assert (run.dones[1:] == over | cut | lost).all()
+    assert (run.terminations[1:] == over | lost).all()
+    assert (run.rewards == np.sign(raw)).all()
     games = []
     for n in range(16):
         (ends,) = np.nonzero(restarted[:, n])

@@ -1,12 +1,16 @@
 """ppo_eval: whole games with a trained agent, scored the same way twice, filmed frame by frame."""
 
+import inspect
 import json
 import random
+import re
 import runpy
 import shutil
+import sys
 from functools import partial
 from types import SimpleNamespace
 
+import doors
 import envpool
 import gymnasium as gym
 import imageio.v2 as imageio
@@ -59,11 +63,32 @@ def checkpoint_of(run_dir):
     return torch.load(run_dir / "checkpoint.pt", weights_only=True)
 
 
+def on(env_id, run_dir, folder):
+    """A copy of a run whose environment is another one."""
+    checkpoint = checkpoint_of(run_dir)
+    checkpoint["args"]["env_id"] = env_id
+    torch.save(checkpoint, folder / "checkpoint.pt")
+    return folder
+
+
+def evaluate(monkeypatch, run_dir, *flags):
+    """Runs ppo_eval in this process; what it says at its end, None if all is well."""
+    monkeypatch.setattr("sys.argv", [*map(str, [EVAL, run_dir, *flags])])
+    try:
+        runpy.run_path(str(EVAL), run_name="__main__")
+    except SystemExit as ended:
+        return ended.code
+
+
+def formats(name):
+    """What a script writes as its checkpoints' format."""
+    return re.findall(r'"format": "(.*?)"', (PPO / f"{name}.py").read_text())
+
+
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_network_is_the_agents(pair):
     """A player gives what Agent gives, for the weights of each pair; each script has its player."""
-    eager, fast = map(load, pair)
-    agent = eager.Agent(spaces(pair[0]))
+    agent = load(pair[0]).Agent(spaces(pair[0]))
     rng = torch.Generator().manual_seed(1)
     for weights in agent.parameters():  # none is 0, as biases are at first
         weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
@@ -71,30 +96,137 @@ def test_the_network_is_the_agents(pair):
     weights = agent.state_dict()
     checkpoint = {"args": args, "agent": weights, "obs_rms": [0.0, 1.0, 1.0]}
     players = load("ppo_eval").PLAYERS
-    assert eager.FORMAT == fast.FORMAT in players.keys() == {load(e).FORMAT for e in SHORT}
-    player = players[eager.FORMAT](checkpoint, deterministic=False)
+    (written,) = formats(pair[0])
+    assert formats(pair[1]) == [written] and players.keys() == set(SHORT)
+    player = players[written](checkpoint, deterministic=False)
     storage = random_storage(pair[0], 5, 2)[0]
     obs = storage["obs"][0]  # (N, ...)
     with torch.no_grad():
         if "lstm" in pair[0]:  # with its memory, which ends hold apart
             storage["dones"][2] = torch.tensor([1, 0])
             rows, (state,) = storage["obs"].flatten(0, 1), memory(pair[0], 5, 2)[1]
-            expected = [agent(rows, storage["dones"].flatten(), state)[0].unflatten(0, (6, 2))]
+            probs = agent(rows, storage["dones"].flatten(), state)[0]
+            expected = [probs.logits.unflatten(0, (6, 2))]
         else:
             rows = {key: rows[0] for key, rows in storage.items()}
-            expected = agent(*seen(pair[0], rows))[:-1]  # without the value
+            probs, _ = agent(*seen(pair[0], rows))
+            if "continuous" in pair[0]:
+                expected = probs.base_dist.loc, probs.base_dist.scale
+            else:
+                expected = [probs.logits]
     if "masked" in pair[0]:
-        player.info = {"action_mask": storage["masks"][0].numpy()}
+        player.envs = SimpleNamespace(num_envs=2, single_action_space=gym.spaces.Discrete(2))
+        mask = storage["masks"][0].numpy()
+        player.info = {"action_mask": mask, "_action_mask": np.ones(2, bool)}
     if "lstm" in pair[0]:
         player.lstm_state, found = state[0] if state.dim() == 4 else state, []
         for obs, done in zip(storage["obs"], storage["dones"].bool(), strict=True):
             player.done = done.numpy()
             found.append(player.logits(obs))
-        found = [torch.stack(found)]
+        found = [torch.stack(found).log_softmax(-1)]
+    elif "continuous" in pair[0]:
+        mean, std = player.gaussian(obs)
+        found = mean, std.expand_as(mean)
     else:
-        found = player.gaussian(obs) if "continuous" in pair[0] else (player.logits(obs),)
+        found = [player.logits(obs).log_softmax(-1)]
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_one_text_of_the_masks():
+    """In evaluation as in training."""
+    names = "ppo_masked", "ppo_masked_torchcompile", "ppo_eval"
+    assert len({inspect.getsource(load(name).action_masks) for name in names}) == 1
+
+
+class Lists(doors.Doors):
+    """Gives its masks as lists."""
+
+    def look(self, closed=False):
+        obs, info = super().look(closed)
+        return obs, {"action_mask": info["action_mask"].tolist()}
+
+
+class Odd(gym.Env):
+    """Five steps a game; pays and shows what it is told."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, pays=(1.0,), shows=(), render_mode=None):
+        self.pays, self.shows, self.render_mode = pays, shows, render_mode
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        paid = self.pays[self.t % len(self.pays)]
+        return np.zeros(4, np.float32), paid, self.t == 5, False, {}
+
+    def render(self):
+        return self.shows[self.t > 2]
+
+
+SMALL, LARGE = np.zeros((32, 48, 3), np.uint8), np.zeros((64, 48, 3), np.uint8)
+gym.register("Lists-v0", Lists, max_episode_steps=12)
+gym.register("Nan-v0", partial(Odd, pays=[np.nan, 1.0]))
+gym.register("Inf-v0", partial(Odd, pays=[np.inf]))
+gym.register("Grows-v0", partial(Odd, shows=[SMALL, LARGE]))
+gym.register("Stops-v0", partial(Odd, shows=[SMALL, None]))
+gym.register("Text-v0", partial(Odd, shows=["#", "#"]))
+
+
+def test_masks_may_be_lists(runs, tmp_path, monkeypatch):
+    """As in training: no closed door is tried."""
+    run_dir = on("Lists-v0", runs["ppo_masked"], tmp_path)
+    assert evaluate(monkeypatch, run_dir, "--episodes", 20) is None
+    assert len(json.loads((run_dir / "eval.json").read_text())["returns"]) == 20
+
+
+@pytest.mark.parametrize(("env_id", "word", "value"), [("Nan", "nan", None), ("Inf", "inf", "inf")])
+def test_a_return_that_is_not_finite(env_id, word, value, runs, tmp_path, monkeypatch, capsys):
+    """Is in table and file, which are written."""
+    run_dir = on(f"{env_id}-v0", runs["ppo"], tmp_path)
+    assert evaluate(monkeypatch, run_dir, "--episodes", 2) is None
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["1", word, "5"] and lines[-1].startswith(f"mean {word}, ")
+    result = json.loads((run_dir / "eval.json").read_text())
+    assert result["returns"] == [value] * 2 and result["mean"] == value
+
+
+@pytest.mark.parametrize("env_id", ["Grows-v0", "Stops-v0", "Text-v0"])
+def test_frames_that_make_no_film(env_id, runs, tmp_path, monkeypatch):
+    """One line says so; the scores are there, and the film of before."""
+    run_dir = on(env_id, runs["ppo"], tmp_path)
+    (run_dir / "video.mp4").write_text("a film")
+    ended = evaluate(monkeypatch, run_dir, "--episodes", 2, "--capture-video")
+    assert ended.startswith(f"--capture-video: no film of {env_id}: ") and "\n" not in ended
+    assert json.loads((run_dir / "eval.json").read_text())["returns"] == [5.0, 5.0]
+    assert (run_dir / "video.mp4").read_text() == "a film"
+    assert {path.name for path in run_dir.iterdir()} == {"checkpoint.pt", "eval.json", "video.mp4"}
+
+
+@pytest.mark.parametrize(
+    ("eager", "env_id", "package"),
+    [
+        ("ppo", "LunarLander-v3", "Box2D"),
+        ("ppo_atari", "ALE/Breakout-v5", "ale_py"),
+        ("ppo_atari_envpool", "Breakout-v5", "envpool"),
+        ("ppo_pettingzoo", "mpe2.simple_spread_v3", "mpe2"),
+    ],
+)
+def test_a_missing_simulator_is_named(eager, env_id, package, runs, tmp_path, monkeypatch, capsys):
+    run_dir = on(env_id, runs[eager], tmp_path)
+    for name in [*sys.modules]:
+        if name.startswith((f"{package}.", "gymnasium.envs.box2d")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert evaluate(monkeypatch, run_dir) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument run: {env_id} needs what is not installed: " in line and package in line
 
 
 def test_frozen_statistics_scale_as_in_training(tmp_path):
@@ -109,7 +241,7 @@ def test_frozen_statistics_scale_as_in_training(tmp_path):
     obs = np.random.default_rng(0).normal(size=(5, 11)) * [100] + 1
     scaled = np.clip((obs - run.obs_rms.mean) / np.sqrt(run.obs_rms.var + 1e-8), -10, 10)
     with torch.no_grad():
-        expected = run.agent(torch.from_numpy(scaled.astype(np.float32)))[0].numpy()
+        expected = run.agent(torch.from_numpy(scaled.astype(np.float32)))[0].mean.numpy()
     for _ in range(2):
         np.testing.assert_array_equal(player.act(obs, []), expected)
 
@@ -123,8 +255,7 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch)
     ways = [["--num-envs", 2], ["--num-envs", 2], ["--seed", 2], ["--deterministic"]]
     for flags in ways:
         run_dir = shutil.copytree(runs[eager], tmp_path / str(len(results)))
-        monkeypatch.setattr("sys.argv", [*map(str, [EVAL, run_dir, "--episodes", 3, *flags])])
-        runpy.run_path(str(EVAL), run_name="__main__")
+        assert evaluate(monkeypatch, run_dir, "--episodes", 3, *flags) is None
         result = json.loads((run_dir / "eval.json").read_text())
         assert result["env_id"] == SHORT[eager] and result["global_step"] == 48
         assert len(result["returns"]) == len(result["lengths"]) == 3
@@ -174,7 +305,7 @@ def alone(env_id, seed, actions):
 def test_each_return_is_of_one_game(eager, runs):
     """Of games side by side, which end one after the other, each is scored as it is alone."""
     evaluation = load("ppo_eval")
-    player, seeds = evaluation.Args(run=str(runs[eager])).player, [3, 4, 5, 6]
+    player, seeds = evaluation.Args(run=str(runs[eager])).player, [*range(3, 11)]
     bar, most = SimpleNamespace(update=lambda: None), evaluation.Args.max_steps
     games = evaluation.play(player, seeds, bar, most)
     assert len({len(game.actions) for game in games}) > 2
@@ -191,19 +322,18 @@ def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
     def make(env_id, seed, **options):
         seeds.append(seed)
         ones, obs = np.ones(len(seed)), np.zeros((len(seed), 4, 84, 84), np.uint8)
-        info = {"lives": ones, "terminated": ones}
+        info = {"lives": ones, "terminated": ones, "reward": ones}
         step = obs, ones, ones > 0, ones > 1, info
         game = SimpleNamespace(reset=lambda: (obs, info), step=lambda actions: step)
         game.close, game.single_action_space = lambda: None, gym.spaces.Discrete(4)
         return game
 
     monkeypatch.setattr(envpool, "make", make)
-    training = load("ppo_atari_envpool")
     for count in (4, 64):
-        training.make_envs(training.Args(num_envs=count))
+        flags = [*TINY, "--num-envs", count, "--num-steps", 2, "--total-timesteps", 2 * count]
+        run_main("ppo_atari_envpool", *flags, runs_dir=tmp_path / str(count))
     run_dir = shutil.copytree(runs["ppo_atari_envpool"], tmp_path / "run")
-    monkeypatch.setattr("sys.argv", [str(EVAL), str(run_dir)])
-    runpy.run_path(str(EVAL), run_name="__main__")
+    assert evaluate(monkeypatch, run_dir) is None
     few, many, *batches = seeds
     scored = {seed for batch in batches for seed in batch}
     whole = np.random.SeedSequence([1, 0]).generate_state(64)  # 32 bits, as Gymnasium gets them
@@ -247,8 +377,7 @@ def test_video(eager, game, runs, tmp_path, monkeypatch, capsys):
         assert done.returncode == 0, done.stderr
         printed = done.stdout
     else:
-        monkeypatch.setattr("sys.argv", [*map(str, [EVAL, run_dir, *flags])])
-        runpy.run_path(str(EVAL), run_name="__main__")
+        assert evaluate(monkeypatch, run_dir, *flags) is None
         printed = capsys.readouterr().out
     result = json.loads((run_dir / "eval.json").read_text())
     number = int(np.argmax(result["returns"])) if game == "best" else 0
@@ -292,8 +421,9 @@ def test_what_cannot_be_scored_is_refused(runs, tmp_path):
         torch.save(content, bad)
         with pytest.raises(ValueError, match=known):
             Args(run=str(tmp_path))
-    torch.save(good, bad)
-    assert Args(run=str(tmp_path)).checkpoint["global_step"] == 48
+    for written in ("ppo_continuous_action", "ppo_continuous_action 2"):  # of old runs
+        torch.save({**good, "format": written}, bad)
+        assert Args(run=str(tmp_path)).checkpoint["global_step"] == 48
     for flags in ({"episodes": 0}, {"num_envs": 0}, {"seed": -1}):
         with pytest.raises(ValueError, match="give 1 or more"):
             Args(run=str(tmp_path), **flags)

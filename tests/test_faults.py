@@ -1,30 +1,24 @@
-"""What public reports found on other people's machines: consoles that go away, simulators that blow
-up or fail to close, two runs at once, values that were silently wrong."""
+"""What public reports found on other people's machines: simulators that blow up, fail to close or
+quit, environments that draw from global generators or change the folder, two runs at once."""
 
 import json
-import logging
 import os
-import pty
+import random
 import re
 import runpy
-import select
-import signal
 import subprocess
 import sys
-import termios
 import time
 from types import SimpleNamespace
 
+import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import PPO, ROOT, TINY, insert, load, run_main, run_script, said, scalars
-from test_life import checkpoint_of, sigterm_in
+from gymnasium.envs.classic_control import CartPoleEnv
+from helpers import PPO, ROOT, TINY, run_main
 
 import torch
-
-LONG = [*TINY[:-1], str(10**8), "--checkpoint-interval", "1000000"]
-VECTORS = ["ppo", "ppo_lstm_torchcompile", "ppo_continuous_action", "ppo_torchcompile"]
 
 
 def finished(folder):
@@ -33,87 +27,7 @@ def finished(folder):
     return json.loads(path.read_text())
 
 
-# 1. The console goes away
-
-
-def piped(folder, *flags, **options):
-    """ppo as a process whose output goes into a pipe, and the end from which it is read."""
-    read, write = os.pipe()
-    command = [sys.executable, str(PPO / "ppo.py"), *map(str, flags), "--no-cuda"]
-    options |= {"cwd": folder, "stdout": write, "stderr": write, "start_new_session": True}
-    process = subprocess.Popen(command, **options)
-    os.close(write)
-    return process, read
-
-
-def read_until(fd, text):
-    found = b""
-    while text not in found:
-        assert select.select([fd], [], [], 60)[0], found
-        found += os.read(fd, 1000) or pytest.fail(f"{found}")
-    return found
-
-
-@pytest.mark.slow
-def test_ctrl_c_takes_the_reader_too(tmp_path):
-    """`2>&1 | tee log` and Ctrl+C: tee is gone first; the run is saved all the same."""
-    process, fd = piped(tmp_path, *LONG)
-    read_until(fd, b"mean return")
-    os.close(fd)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 128 + signal.SIGINT
-    assert finished(tmp_path)["global_step"] == checkpoint_of(tmp_path / "runs")["global_step"] > 0
-
-
-@pytest.mark.slow
-def test_a_reader_that_has_enough(tmp_path):
-    """`2>&1 | head -c 100`, and a standard error that is closed from the start."""
-    process, fd = piped(tmp_path, *TINY[:-1], 4000)
-    os.read(fd, 100)
-    os.close(fd)
-    assert process.wait(60) == 0 and finished(tmp_path)["global_step"] == 4000
-    for closed in ("2>&-", ">&- 2>&-"):
-        folder = tmp_path / closed
-        folder.mkdir()
-        command = f"exec {sys.executable} {PPO / 'ppo.py'} {' '.join(TINY)} --no-cuda {closed}"
-        assert subprocess.run(["bash", "-c", command], cwd=folder, timeout=60).returncode == 0
-        assert finished(folder)["complete"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nohup", [True, False])
-def test_the_terminal_closes(nohup, tmp_path):
-    """Under nohup the run goes on, and is stopped by SIGTERM; else SIGHUP stops it."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 80))
-
-    def setup():
-        os.setsid()
-        os.close(os.open(os.ttyname(1), os.O_RDWR))  # the terminal is this session's
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
-
-    command = [sys.executable, str(PPO / "ppo.py"), *LONG, "--no-cuda"]
-    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    process = subprocess.Popen(command, cwd=tmp_path, preexec_fn=setup, **streams)
-    os.close(theirs)
-    read_until(ours, b"mean return")
-    os.close(ours)
-    if nohup:
-        time.sleep(3)
-        assert process.poll() is None, "three seconds later it still trains"
-        process.send_signal(signal.SIGTERM)
-    signum = signal.SIGTERM if nohup else signal.SIGHUP
-    assert process.wait(60) == 128 + signum
-    assert finished(tmp_path)["global_step"] == checkpoint_of(tmp_path / "runs")["global_step"] > 0
-
-
-def test_help_in_any_locale(tmp_path):
-    env = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    done = run_script(PPO / "ppo.py", "--help", cwd=tmp_path, env=env)
-    assert done.returncode == 0 and "--cleanrl-semantics" in done.stdout
-
-
-# 2. Numbers that are not finite
+# 1. Numbers that are not finite
 
 
 class BlowsUp(gym.Env):
@@ -151,126 +65,186 @@ for where in ("end", "middle", "reward"):
         gym.register(f"{where}{continuous}-v0", lambda w=where, c=continuous: BlowsUp(w, c))
 
 
-@pytest.mark.parametrize("name", VECTORS)
-def test_a_simulator_that_blew_up(name, tmp_path, capsys):
-    """What ends in nan is learned from; nan anywhere else ends the run, and is said where."""
-    of = "True" if "continuous" in name else "False"
+@pytest.fixture
+def envpool_of_gymnasium(monkeypatch):
+    """EnvPool's make gives Gymnasium's environments of that name."""
     BlowsUp.made = 0
-    run = run_main(name, *TINY, "--env-id", f"end{of}-v0", runs_dir=tmp_path)
+
+    def make(env_id, env_type, num_envs, seed):
+        mode = gym.vector.AutoresetMode.NEXT_STEP
+        envs = gym.vector.SyncVectorEnv([lambda: gym.make(env_id)] * num_envs, autoreset_mode=mode)
+        envs.spec = SimpleNamespace(config=SimpleNamespace(max_episode_steps=3))
+        return envs
+
+    monkeypatch.setattr(envpool, "make", make)
+
+
+@pytest.mark.parametrize("name", ["ppo_continuous_action", "ppo_continuous_action_envpool"])
+def test_a_simulator_that_ends_on_nan(name, tmp_path, envpool_of_gymnasium):
+    """The episode is over: its other rows are learned from."""
+    run = run_main(name, *TINY, "--env-id", "endTrue-v0", runs_dir=tmp_path)
     assert run.summary["complete"] and run.storage["obs"].isfinite().all()
     assert all(value.isfinite().all() for value in run.agent.state_dict().values())
-    assert run.host_terminations.sum() > 2
-    for where, what in (("middle", "an observation of environment 1 in step 2"),
-                        ("reward", "a reward of environment 1 in step 1")):  # fmt: skip
-        BlowsUp.made = 0
-        with pytest.raises(SystemExit) as ended:
-            run_main(name, *TINY, "--env-id", f"{where}{of}-v0", runs_dir=tmp_path)
-        assert ended.value.code == 3
-        last = capsys.readouterr().err.splitlines()[-1]
-        line = f"error: iteration 1 gave a loss that is not finite, by {what} of the rollout"
-        assert last == line
+    assert run.terminations.sum() > 2
 
 
-# 3. Results before closing, and whatever else ends a run
+@pytest.mark.parametrize(
+    ("name", "env_id"),
+    [
+        ("ppo", "rewardFalse-v0"),
+        ("ppo_continuous_action", "middleTrue-v0"),
+        ("ppo_continuous_action", "rewardTrue-v0"),
+        ("ppo_continuous_action_envpool", "middleTrue-v0"),
+    ],
+)
+def test_nan_ends_the_run(name, env_id, tmp_path, envpool_of_gymnasium):
+    """Wherever else it comes from: before it gets into a checkpoint."""
+    with pytest.raises(FloatingPointError, match="in iteration 1 .*policy_loss.* are .*nan"):
+        run_main(name, *TINY, "--env-id", env_id, runs_dir=tmp_path)
+    (run_dir,) = tmp_path.iterdir()
+    assert [path.name.split(".")[0] for path in run_dir.iterdir()] == ["events"]
 
 
-class Fails(gym.Env):
-    """CartPole whose close raises."""
+# 2. Environments that do as they like
 
-    def __new__(cls):
-        env = gym.make("CartPole-v1").unwrapped
-        env.close = lambda: 1 / 0
-        return env
+
+class Fails(CartPoleEnv):
+    """Its close raises."""
+
+    def close(self):
+        raise ZeroDivisionError
+
+
+class Wanders(CartPoleEnv):
+    """Changes the folder of the process in which it runs."""
+
+    def step(self, action):
+        os.chdir(os.path.dirname(sys.executable))
+        return super().step(action)
+
+
+class Quits(CartPoleEnv):
+    """Ends the process, as some simulators do, in its 20th step."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 20:
+            sys.exit(5)
+        return super().step(action)
+
+
+class Global(gym.Env):
+    """Draws from the generators that all share."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def draw(self):
+        return np.array([random.random(), np.random.random()], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return self.draw(), {}
+
+    def step(self, action):
+        return self.draw(), 1.0, random.random() < 0.2, False, {}
 
 
 gym.register("Fails-v0", Fails)
+gym.register("Wanders-v0", Wanders)
+gym.register("Quits-v0", Quits)
+gym.register("Global-v0", Global)
 
 
 def test_environments_that_fail_to_close(tmp_path, capsys, monkeypatch):
     """The results are there, those of an evaluation too."""
     with pytest.raises(ZeroDivisionError):
         run_main("ppo", *TINY, "--env-id", "Fails-v0", runs_dir=tmp_path / "runs")
-    assert finished(tmp_path)["complete"] and "mean return" in capsys.readouterr().out
+    assert finished(tmp_path)["complete"] and "/Fails-v0__ppo__1__" in capsys.readouterr().out
     (run_dir,) = (tmp_path / "runs").iterdir()
     monkeypatch.setattr("sys.argv", ["x", str(run_dir), "--episodes", "2"])
     runpy.run_path(str(PPO / "ppo_eval.py"), run_name="__main__")
     assert "mean" in capsys.readouterr().out and (run_dir / "eval.json").exists()
 
 
-@pytest.mark.slow
-def test_an_error_in_the_loop(tmp_path):
-    """Comes through; the bar is closed by then, and the last line says how to go on."""
-    broken = insert(
-        "# Rollout",
-        """
-if iteration == 3:
-    tqdm.__del__ = lambda bar: bar.disable or os.write(2, b"a bar is open")
-    raise EOFError("a simulator in another process is gone")
-""",
-    )
-    script = tmp_path / "mine and yours.py"
-    script.write_text(broken((PPO / "ppo.py").read_text()))
-    done = run_script(script, *TINY, "--checkpoint-interval", 1, cwd=tmp_path)
-    assert done.returncode == 1 and "EOFError: a simulator" in done.stderr
-    assert "a bar is open" not in done.stderr
+def test_environments_that_change_the_folder(tmp_path, monkeypatch):
+    """A relative --runs-dir is meant from where the run began."""
+    monkeypatch.chdir(tmp_path)
+    run_main("ppo", *TINY, "--env-id", "Wanders-v0", runs_dir="runs")
+    assert os.getcwd() != str(tmp_path) and finished(tmp_path)["complete"]
     (run_dir,) = (tmp_path / "runs").iterdir()
-    last = done.stderr.splitlines()[-1]
-    command = f"{sys.executable} '{script}' --resume 'runs/{run_dir.name}'"
-    assert last == f"to go on from the last checkpoint: {command}"
-    assert [step for step, _ in scalars(run_dir)["losses/entropy"]] == [16, 32]
+    assert (run_dir / "checkpoint.pt").exists()
 
 
-def test_handlers_are_put_back(tmp_path):
-    signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-    before = {signum: signal.getsignal(signum) for signum in signals}
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, which these tests may run, ignored
-    argv, sys.argv = sys.argv, ["ppo.py", *TINY, "--no-cuda", "--runs-dir", str(tmp_path)]
-    streams = sys.stdout, sys.stderr
-    try:
-        runpy.run_path(str(PPO / "ppo.py"), run_name="__main__")
-        after = {signum: signal.getsignal(signum) for signum in before}
-    finally:
-        sys.argv, (sys.stdout, sys.stderr) = argv, streams
-        sys.excepthook = sys.__excepthook__
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    assert after == {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGHUP: signal.SIG_DFL,
-    }
+def test_environments_that_quit(tmp_path):
+    """With their status; the last checkpoint is there, and no summary."""
+    with pytest.raises(SystemExit) as ended:
+        flags = ["--env-id", "Quits-v0", "--checkpoint-interval", 1]
+        run_main("ppo", *TINY, *flags, runs_dir=tmp_path)
+    assert ended.value.code == 5
+    (run_dir,) = tmp_path.iterdir()
+    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["global_step"] == 32
+    assert not (run_dir / "summary.json").exists()
 
 
-# 4. Two runs, one folder
+def test_the_seed_is_that_of_global_generators_too(tmp_path):
+    def weights(folder, seed):
+        flags = [*TINY, "--env-id", "Global-v0", "--seed", seed]
+        agent = run_main("ppo", *flags, runs_dir=tmp_path / folder).agent
+        return torch.cat([value.flatten() for value in agent.state_dict().values()])
+
+    one = weights("one", 1)
+    assert torch.equal(one, weights("again", 1)) and not torch.equal(one, weights("two", 2))
+
+
+# 3. Two runs, one folder; one run, two environments
 
 
 def test_two_runs_have_two_folders(tmp_path, monkeypatch):
-    """Process number 1 of two containers in the same second."""
+    """In the same second; where the process has the same number too, the second one raises."""
     monkeypatch.setattr(time, "strftime", lambda text: "261125-120000")
-    runs = [run_main("ppo", *TINY, runs_dir=tmp_path) for _ in range(2)]
-    assert len({run.run_dir for run in runs}) == len([*tmp_path.iterdir()]) == 2
+    for number in (1, 2):
+        monkeypatch.setattr(os, "getpid", lambda: number)  # noqa: B023
+        run_main("ppo", *TINY, runs_dir=tmp_path)
+    assert len([*tmp_path.iterdir()]) == 2
+    with pytest.raises(FileExistsError):
+        run_main("ppo", *TINY, runs_dir=tmp_path)
 
 
-def test_two_that_go_on_share_no_file(tmp_path, monkeypatch):
-    """What one writes, the other does not put in place."""
-    script, names = load("ppo"), []
-    monkeypatch.setattr(torch, "save", lambda state, file: names.append(file.name))
-    for _ in range(2):
-        script.save_checkpoint(tmp_path, {})
-    assert len(set(names)) == 2 and [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+def test_resumed_with_another_environment(tmp_path):
+    """One with the same spaces, a curriculum, is taken; of others PyTorch names the sizes."""
+    run_main("ppo", *TINY, "--env-id", "Wanders-v0", runs_dir=tmp_path)
+    (run_dir,) = tmp_path.iterdir()
+    flags = ["--resume", run_dir, "--total-timesteps", 96, "--env-id"]
+    run = run_main("ppo", *flags, "CartPole-v1", runs_dir="unused")
+    assert run.global_step == 96
+    before = (run_dir / "checkpoint.pt").read_bytes()
+    flags[3] = 192
+    with pytest.raises(RuntimeError, match=r"size mismatch for critic.0.weight"):
+        run_main("ppo", *flags, "Acrobot-v1", runs_dir="unused")
+    assert (run_dir / "checkpoint.pt").read_bytes() == before
 
 
-# 5. and 6. What was silently wrong
+def test_weights_and_biases_takes_any_name(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **x: calls.append(x)))
+    flags = ["--env-id", "doors:CartPole-v1", "--exp-name", "try #2", "--track"]
+    run_main("ppo", *TINY, *flags, runs_dir=tmp_path)
+    (run_dir,) = tmp_path.iterdir()
+    assert calls[0]["id"] == run_dir.name and re.fullmatch(r"[\w.-]+", run_dir.name)
+
+
+# 4. Evaluation
 
 
 class Odd(gym.Env):
-    """CartPole's shapes; what is odd about it is said."""
+    """CartPole's shapes, and a game that never ends; so many actions."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (4,))
-    action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, **odd):
-        self.__dict__ |= odd
+    def __init__(self, actions):
+        self.action_space = gym.spaces.Discrete(actions)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -280,69 +254,8 @@ class Odd(gym.Env):
         return np.zeros(4, np.float32), 1.0, False, False, {}
 
 
-def old_step(action):
-    return np.zeros(4, np.float32), 1.0, False, {}
-
-
-def old_reset():
-    return np.zeros(4, np.float32)
-
-
-class Silent(gym.spaces.Box):
-    """A space that says nothing about why it is refused, as Minigrid's."""
-
-    @property
-    def shape(self):
-        raise NotImplementedError
-
-
-gym.register("Integers-v0", lambda: Odd(action_space=gym.spaces.Box(0, 5, (2,), np.int64)))
-gym.register("OldStep-v0", lambda: Odd(step=old_step))
-gym.register("OldReset-v0", lambda: Odd(reset=old_reset))
-gym.register("Silent-v0", lambda: Odd(observation_space=Silent(-1.0, 1.0, (4,))))
-gym.register("Endless-v0", lambda: Odd())
-gym.register("Three-v0", lambda: Odd(action_space=gym.spaces.Discrete(3)))
-
-
-@pytest.mark.parametrize(
-    ("name", "flags", "message"),
-    [
-        ("ppo_continuous_action", "--env-id Integers-v0", "bounded actions, not"),
-        ("ppo", "--env-id OldStep-v0", "argument --env-id: OldStep-v0: not enough values"),
-        ("ppo_lstm", "--env-id OldReset-v0", "argument --env-id: OldReset-v0: "),
-        ("ppo", "--env-id Silent-v0", "argument --env-id: Silent-v0: NotImplementedError"),
-        ("ppo", f"--seed {2**64}", f"--seed {2**64}: give 0 to 2**64 - 1"),
-    ],
-)
-def test_what_is_no_environment(name, flags, message, tmp_path, capsys):
-    """One message and status 2, before there is a run."""
-    with pytest.raises(SystemExit) as ended:
-        run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
-    assert ended.value.code == 2 and message in said(capsys.readouterr().err)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_what_only_a_critic_may_see(tmp_path, capsys, monkeypatch):
-    import envpool
-
-    box = gym.spaces.Box(-1.0, 1.0, (3,))
-    spaces = gym.spaces.Dict(actor=box, critic=box)
-    fake = SimpleNamespace(single_observation_space=spaces, single_action_space=box)
-    monkeypatch.setattr(envpool, "make", lambda *args, **options: fake)
-    with pytest.raises(SystemExit) as ended:
-        run_main("ppo_continuous_action_envpool", runs_dir=tmp_path)
-    assert ended.value.code == 2 and "must not see" in said(capsys.readouterr().err)
-
-
-def test_another_runs_format_under_python_o(tmp_path):
-    """Not by an assertion, which -O leaves out."""
-    run_main("ppo", *TINY, runs_dir=tmp_path / "runs")
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    before = (run_dir / "checkpoint.pt").read_bytes()
-    command = [sys.executable, "-O", str(PPO / "ppo_lstm.py"), "--resume", str(run_dir)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2 and "no checkpoint of ppo_lstm" in done.stderr
-    assert (run_dir / "checkpoint.pt").read_bytes() == before
+gym.register("Endless-v0", lambda: Odd(2))
+gym.register("Three-v0", lambda: Odd(3))
 
 
 def evaluate(run_dir, *flags, monkeypatch, capsys):
@@ -378,116 +291,18 @@ def test_games_that_never_end(tmp_path, monkeypatch, capsys):
     ):
         torch.save({**good, "args": {**good["args"], "env_id": env_id}}, run_dir / "checkpoint.pt")
         status, printed = evaluate(run_dir, **more)
-        assert status == 2 and message in printed.err and printed.err.count("\n") <= 2, env_id
-        assert "argument run: " in printed.err
+        line = printed.err.splitlines()[-1]
+        assert status == 2 and message in line and "error: argument run: " in line, env_id
 
 
-def test_resumed_with_other_spaces(tmp_path, capsys):
-    """Refused in one line; another environment with the same spaces, a curriculum, is taken."""
-    run_main("ppo", *TINY, "--env-id", "Endless-v0", runs_dir=tmp_path)
-    (run_dir,) = tmp_path.iterdir()
-    more = ["--total-timesteps", 96, "--env-id"]
-    run = run_main("ppo", "--resume", run_dir, *more, "CartPole-v1", runs_dir="unused")
-    assert run.global_step == 96
-    with pytest.raises(SystemExit) as ended:
-        more[1] = 192
-        run_main("ppo", "--resume", run_dir, *more, "Acrobot-v1", runs_dir="unused")
-    err = capsys.readouterr().err
-    assert ended.value.code == 2 and f"argument --resume: {run_dir}: " in err and "size" in err
-    assert "Traceback" not in err
+# 5. Shells, platforms
 
 
-# 7. Files, shells, platforms
-
-
-def test_weights_and_biases_takes_any_name(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **x: calls.append(x)))
-    script = load("ppo")
-    script.track(script.Args(), str(tmp_path / "my_envs:Mine-v0__try #2__1__261125-1200-1"))
-    assert re.fullmatch(r"[\w.-]+", calls[0]["id"]) and "Mine-v0" in calls[0]["id"]
-
-
-def test_json_has_no_inf_and_no_nan(tmp_path):
-    run_main("ppo", *TINY, "--clip-coef", "inf", runs_dir=tmp_path / "runs")
-
-    def refuse(name):
-        raise AssertionError(name)
-
-    (path,) = tmp_path.glob("runs/*/summary.json")
-    summary = json.loads(path.read_text(), parse_constant=refuse)
-    assert summary["args"]["clip_coef"] == "inf"
-
-
-def test_home_is_a_folder(tmp_path, monkeypatch, capsys):
-    """--runs-dir=~/x and --resume=~/x mean what a shell makes of them without =."""
-    monkeypatch.setenv("HOME", str(tmp_path / "my home"))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        run_main("ppo", *TINY, runs_dir="~/x", edit=sigterm_in(2))
-    (run_dir,) = (tmp_path / "my home" / "x").iterdir()
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line.endswith(f"--resume '{run_dir}'"), "quoted"
-    run = run_main("ppo", f"--resume=~/x/{run_dir.name}", runs_dir="unused")
-    assert run.summary["complete"]
-
-
-@pytest.mark.parametrize("name", ["ppo_atari_envpool_multigpu"])
-def test_other_systems(name, monkeypatch):
-    """Without a signal's name, without sched_getaffinity, as on macOS and Windows."""
+def test_other_systems(monkeypatch):
+    """Without sched_getaffinity, as on macOS and Windows."""
     monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.delattr(signal, "SIGHUP")
-    script = runpy.run_path(str(PPO / f"{name}.py"), run_name="other")
+    script = runpy.run_path(str(PPO / "ppo_atari_envpool_multigpu.py"), run_name="other")
     assert script["CORES"] == os.cpu_count()
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        script["catch_signals"]([])
-    finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
-
-
-GRAPHS = """
-import weakref
-class CudaGraphModule:
-    def __init__(self, module, warmup):
-        self.module, self.itself = module, self  # a cycle, as the real one has
-        weakref.finalize(self, os.write, 1, b"graph gone\\n").atexit = False
-    def __call__(self, *args):
-        return self.module(*args)
-atexit.register(os.write, 1, b"exit goes on\\n")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.envpool
-@pytest.mark.parametrize("error", [False, True])
-def test_graphs_go_before_the_ranks_part(error, tmp_path):
-    """On a CPU, with modules that capture nothing: they are gone before what was registered first
-    runs at exit, at a run's end and after an error."""
-    script = "ppo_atari_envpool_multigpu_torchcompile"
-    text = (PPO / f"{script}.py").read_text()
-    text = text.replace("from tensordict.nn import CudaGraphModule\n", GRAPHS)
-    text = text.replace('if "cudagraphs" in modes:', "if True:")
-    if error:
-        text = insert("# Advantages", "raise ValueError")(text)
-    path = tmp_path / "script.py"
-    path.write_text(text)
-    flags = [*TINY, "--env-id", "Pong-v5"]
-    done = run_script(path, *flags, cwd=tmp_path)
-    assert done.returncode == error, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line in ("graph gone", "exit goes on")]
-    assert lines == ["graph gone"] * 2 + ["exit goes on"]
-
-
-@pytest.mark.slow
-def test_no_line_about_each_capture():
-    """tensordict's logger, once a fast script is imported."""
-    code = "import ppo_torchcompile; from tensordict.utils import logger; print(logger.level)"
-    env = {key: value for key, value in os.environ.items() if key != "TD_LOGGING_LEVEL"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=PPO, env=env, capture_output=True, text=True)
-    assert int(done.stdout) >= logging.WARNING
 
 
 def test_run_sh_by_a_link(tmp_path):

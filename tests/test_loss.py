@@ -1,10 +1,14 @@
-"""ppo_loss: reset rows weigh nothing, and the clipping is the paper's.
+"""ppo_loss: autoreset steps weigh nothing, and the clipping is the paper's.
 
 Of ppo.py: what is tested here has one text in all files (test_pair), but what gives gradients.
 """
 
+import math
+
+import gymnasium as gym
+import numpy as np
 import pytest
-from helpers import IN_TURN, load, memory, random_storage, spaces
+from helpers import IN_TURN, TINY, load, memory, random_storage, run_main, scalars, spaces
 
 import torch
 
@@ -28,7 +32,11 @@ def test_masked_is_filtered(norm_adv, clip_vloss):
     newlogprob, entropy, newvalue, mb = random_minibatch(64)
     keep = mb["valid"].bool()
     assert 0 < keep.sum() < 64
+    mb["logprobs"][~keep] = -1e3  # of an ignored action; the ratio would be inf
+    newlogprob.requires_grad_()
     loss, losses = module.ppo_loss(newlogprob, entropy, newvalue, mb, args)
+    loss.backward()
+    assert newlogprob.grad.isfinite().all() and not newlogprob.grad[~keep].any()
     kept = {key: rows[keep] for key, rows in mb.items()}
     expected = module.ppo_loss(newlogprob[keep], entropy[keep], newvalue[keep], kept, args)
     torch.testing.assert_close(loss, expected[0], rtol=1e-6, atol=1e-6)
@@ -36,7 +44,7 @@ def test_masked_is_filtered(norm_adv, clip_vloss):
 
 
 def test_normalisation_is_torch_std():
-    """Without a reset row, the masked normalisation is the mean and std that CleanRL uses."""
+    """Without an autoreset step, the masked normalisation is the mean and std that CleanRL uses."""
     newlogprob, entropy, newvalue, mb = random_minibatch(64)
     mb["valid"] = torch.ones(64)
     normalised = dict(mb)
@@ -60,40 +68,45 @@ def test_no_valid_row_is_harmless():
 
 
 @pytest.mark.parametrize("name", IN_TURN)
-def test_poisoned_reset_rows_change_no_bit(name):
-    """Observations, actions, rewards and values of reset rows, through advantages to gradients; an
-    LSTM, which starts anew after them, reads their observations."""
+def test_poisoned_autoreset_steps_change_no_bit(name):
+    """Observations, actions, rewards and values of autoreset steps, through advantages to
+    gradients; an LSTM, which starts anew after them, reads their observations."""
     module = load(name)
     args = module.Args()
 
     def gradients(poisoned):
         storage, rewards, dones, terminations = random_storage(name, 8, 4)
         dones[1], dones[3, 0], dones[0, 1] = 0, 1, 1
-        rows = dones.bool()
+        rows = torch.from_numpy(dones == 1)
         rows[-1] = False  # row T is no part of the batch
-        # a truncation bootstraps from its reset row, whose value is then no poison: terminate all
+        # a truncation bootstraps from its autoreset step, whose value is then no poison: terminate
         terminations = dones
         if poisoned:
             storage["obs"][rows] = storage["obs"][rows] if "lstm" in name else 100
             storage["actions"][rows] = 1
             storage["values"][rows] = 1e6
-            rewards[rows] = -1e6
-        values = storage["values"]
+            rewards[rows[:-1]] = -1e6
+        values = storage["values"].double().numpy()
         advantages = module.compute_gae(rewards, dones, terminations, values, 0.99, 0.95)
-        storage["advantages"][:-1] = advantages
-        storage["returns"][:-1] = advantages + values[:-1]
-        storage["valid"] = 1 - dones
+        storage["advantages"][:-1] = torch.from_numpy(advantages)
+        storage["returns"][:-1] = torch.from_numpy(advantages + values[:-1])
+        valid = torch.from_numpy(dones[:-1] == 0)
+        storage["valid"][:-1] = valid
+        if "dones" in storage:
+            storage["dones"][:] = torch.from_numpy(dones)
+        if "weights" in storage:
+            storage["weights"][:-1] = valid / valid.sum()
         torch.manual_seed(0)
         agent = module.Agent(spaces(name))
         batch, mb_inds = {key: field[:-1] for key, field in storage.items()}, torch.arange(4)
         if "lstm" not in name:
             batch, mb_inds = {k: rows.flatten(0, 1) for k, rows in batch.items()}, torch.arange(32)
         assert 0 < batch["valid"].sum() < 32
-        losses = module.compute_gradients(agent, args, batch, *memory(name, 8, 4)[1], mb_inds)
+        losses = module.compute_gradients(agent, batch, *memory(name, 8, 4)[1], args, mb_inds)
         return [losses, *(p.grad for p in agent.parameters())]
 
     for clean, poisoned in zip(gradients(False), gradients(True), strict=True):
-        assert torch.equal(clean, poisoned)
+        assert torch.equal(clean, poisoned) and clean.isfinite().all()
 
 
 CLIPPED_POLICY = [  # ratio, advantage, policy loss and d loss / d log-probability, clip_coef 0.1
@@ -147,13 +160,26 @@ def test_value_clipping(old, new, target, clipped, plain):
         assert total.item() == pytest.approx(0.5 * expected, rel=1e-5)
 
 
-def test_explained_variance():
-    explained_variance = module.explained_variance
-    values, returns = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
-    valid = torch.ones(40)
-    valid[::3] = 0
-    keep = valid.bool()
-    residual = (returns - values)[keep].var(unbiased=False)
-    expected = 1 - residual / returns[keep].var(unbiased=False)
-    torch.testing.assert_close(explained_variance(values, returns, valid), expected)
-    assert explained_variance(values, torch.ones(40), valid).isnan()
+class OneStep(gym.Env):
+    """Each episode is a step that pays 1."""
+
+    observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(2, dtype=np.float32), {}
+
+    def step(self, action):
+        return self.np_random.random(2, dtype=np.float32), 1.0, True, False, {}
+
+
+gym.register("OneStep-v0", OneStep)
+
+
+def test_explained_variance_of_equal_returns(tmp_path):
+    """There is nothing to explain: nan, and the run goes on. Autoreset steps, whose targets vary,
+    do not count. (Of returns that vary: test_reference.)"""
+    run = run_main("ppo", *TINY, "--env-id", "OneStep-v0", runs_dir=tmp_path)
+    curve = scalars(run.run_dir)["losses/explained_variance"]
+    assert len(curve) == 3 and all(math.isnan(value) for _, value in curve)
+    assert run.returns.var() > 0 and run.valid.any() and not run.valid.all()

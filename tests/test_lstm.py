@@ -35,13 +35,12 @@ def test_the_cell_is_pytorchs(name):
     x, state, dones = torch.randn(9, 3, 5), torch.randn(2, 3, 7), torch.zeros(9, 3)
     close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
     given = tuple(state[:, None])  # hidden and cell, (1, 3, 7) each
-    hidden, after = ours(x, dones, state)
+    hidden, after = ours(x.flatten(0, 1), dones.flatten(), state)
     expected, (h, c) = theirs(x, given)
-    close(hidden, expected), close(after, torch.cat([h, c]))
-    close(ours(x.flatten(0, 1), dones.flatten(), state)[0], expected.flatten(0, 1))
+    close(hidden, expected.flatten(0, 1)), close(after, torch.cat([h, c]))
     dones[4] = dones[8] = 1  # the last rows of two episodes
-    hidden, after = ours(x, dones, state)
-    close(hidden, torch.cat([theirs(x[:5], given)[0], theirs(x[5:])[0]]))
+    hidden, after = ours(x.flatten(0, 1), dones.flatten(), state)
+    close(hidden, torch.cat([theirs(x[:5], given)[0], theirs(x[5:])[0]]).flatten(0, 1))
     assert not after.any()
 
 
@@ -78,8 +77,8 @@ def test_a_sequence_is_its_steps(name, flags, tmp_path):
         """
 mb = {key: rows.flatten(0, 1) for key, rows in batch.items()}
 with torch.no_grad():
-    logits, newvalue, _ = agent(mb["obs"], mb["dones"], lstm_states[0])
-newlogprob, carried = Categorical(logits=logits).log_prob(mb["actions"]), lstm_states[0].clone()
+    probs, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state)
+newlogprob, carried = probs.log_prob(mb["actions"]), initial_lstm_state.clone()
 """,
     )
     flags = [*flags, *"--num-envs 4 --num-steps 8 --num-minibatches 2".split()]
@@ -119,7 +118,8 @@ def test_others_keep_their_entries(tmp_path):
         ("CliffWalking-v1", [], 48),
         ("Counts-v0", ["--hide", 1], 2),
     ):
-        run = run_main("ppo_lstm", "--env-id", env_id, *hide, *sizes, runs_dir=tmp_path)
+        folder = tmp_path / f"{env_id} {len(hide)}"
+        run = run_main("ppo_lstm", "--env-id", env_id, *hide, *sizes, runs_dir=folder)
         assert run.obs.shape == (9, 4, entries)
         assert run.args.hide == (tuple(hide[1:]) or None)
     assert (run.obs == torch.tensor([0.0, 2.0])).all()

@@ -77,22 +77,37 @@ def test_one_text_of_the_environments():
 
 
 def test_rows_stay_with_their_agents():
-    """Through steps whose dictionaries come in other orders, an agent's row is its own."""
+    """Through steps whose dictionaries come in other orders, an agent's row is its own. It holds
+    zeros when it is absent, and also counts as terminated, whatever the environment tells of it."""
     script = load(PAIR[0])
     envs = script.make_envs(script.Args(env_id="meadow", num_envs=2, env_kwargs='{"stay": 1.0}'))
     copies = [meadow.parallel_env(stay=1.0) for _ in range(2)]
-    obs, absent = envs.reset([5, 6])
-    found = [env.reset(seed=seed)[0] for env, seed in zip(copies, (5, 6), strict=True)]
     rng, names = np.random.default_rng(0), meadow.parallel_env.possible_agents
-    assert 0 < absent.sum() < 6
+
+    def rows(told, acted=({}, {})):
+        """(6, 3) observations, and who is absent, of what the copies tell."""
+        there = [acted[e].keys() | set(copies[e].agents) for e in range(2)]
+        is_there = [name in there[e] for e in range(2) for name in names]
+        seen = [told[e].get(name) for e in range(2) for name in names]
+        zeros = np.zeros(3)
+        obs = [x if y else zeros for x, y in zip(seen, is_there, strict=True)]
+        return np.array(obs), ~np.array(is_there), sum(x is not None for x in seen)
+
+    obs, terminated = envs.reset([5, 6])
+    expected = rows([env.reset(seed=seed)[0] for env, seed in zip(copies, (5, 6), strict=True)])
+    assert 0 < terminated.sum() < 6
+    told_of_absent = 0
     for _ in range(30):
-        for row, (env, name) in enumerate((e, name) for e in range(2) for name in names):
-            np.testing.assert_array_equal(obs[row], found[env].get(name, np.zeros(3)))
+        np.testing.assert_array_equal(obs, expected[0])
+        assert terminated[expected[1]].all()
+        told_of_absent += expected[2] > (~expected[1]).sum()
         actions = rng.integers(0, 4, 6)
-        obs, *_ = envs.step(actions)
-        found = []
+        obs, _, terminated, *_ = envs.step(actions)
+        told, acted = [], []
         for env, chosen in zip(copies, actions.reshape(2, 3).tolist(), strict=True):
             by_name = dict(zip(names, chosen, strict=True))
             ended = not env.agents or env.t == env.limit
-            now = env.reset() if ended else env.step({x: by_name[x] for x in env.agents})
-            found.append(now[0])
+            acted.append({} if ended else {x: by_name[x] for x in env.agents})
+            told.append(env.reset()[0] if ended else env.step(acted[-1])[0])
+        expected = rows(told, acted)
+    assert told_of_absent

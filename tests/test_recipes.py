@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import envpool
 import gymnasium as gym
@@ -46,6 +47,10 @@ def test_run_sh_lists_recipes_and_names_the_nearest():
     done = call("LunarLander-v2")
     assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
     assert "LunarLander-v3" in done.stderr and "Taxi" not in done.stderr
+    done = call("")
+    assert done.returncode == 2 and not done.stdout and "no recipe ''; the nearest" in done.stderr
+    done = call("--help")
+    assert done.returncode == 0 and "./run.sh recipe LunarLander-v3" in done.stdout
 
 
 def test_a_recipe_without_its_package(monkeypatch, capsys):
@@ -111,6 +116,14 @@ def test_a_recipe_is_learned_and_played_both_ways(tmp_path, monkeypatch, capsys)
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("flag", ["--variants", "--env-ids", "--total-timesteps"])
+def test_recipes_have_all_that_learning_needs(flag, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["learning.py", "--recipes", "Taxi-v4", flag, "7"])
+    with pytest.raises(SystemExit) as ended:
+        learning.main()
+    assert ended.value.code == 2 and "of their own" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("script", ["ppo", "ppo_lstm", "ppo_continuous_action_envpool"])
 def test_a_search_space_is_one_of_flags(script):
     """All that may be drawn is taken by the script."""
@@ -136,10 +149,49 @@ def tuned(monkeypatch, capsys, *flags):
 def test_what_a_script_refuses_ends_before_a_trial(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     done = tuned(monkeypatch, capsys, "--script", "ppo", "--env-id", "Pendulum-v1")
-    assert done.returncode == 2 and "needs vectors and discrete actions" in said(done.stderr)
+    assert done.returncode == 2 and "must be Discrete" in said(done.stderr)
     done = tuned(monkeypatch, capsys, "--script", "nope", "--env-id", "CartPole-v1")
     assert done.returncode == 2 and "no script 'nope'" in done.stderr
+    for flags in (["--jobs", "0"], ["--trials", "-3"], ["--total-timesteps", "4095"]):
+        done = tuned(monkeypatch, capsys, "--script", "ppo", "--env-id", "CartPole-v1", *flags)
+        assert done.returncode == 2 and "4096 or more --total-timesteps" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_trials_are_judged_at_equal_steps(monkeypatch):
+    """By the last episodes until a quarter's end, whenever the run is looked at."""
+    found, seconds = [], iter(range(0, 1000, 11))
+    monkeypatch.setattr(tune.records, "scalars", lambda run, tag: found)
+    monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(tune, "Path", lambda _: SimpleNamespace(iterdir=lambda: ["a run"]))
+    process, asked = mock.Mock(), []
+
+    def run_process(command, env, tick):
+        for end in (250, 251, 300, 760):
+            found[:] = [SimpleNamespace(step=step, value=step) for step in range(1, end + 1)]
+            tick(process)
+
+    def stop(quarter, value):
+        asked.append((quarter, value))
+        return quarter == 3
+
+    monkeypatch.setattr(tune.records, "run_process", run_process)
+    assert tune.train("ppo", [], 1000, stop) is None
+    assert asked == [(1, 200.5), (2, 450.5), (3, 700.5)]
+    process.send_signal.assert_called_once()
+    assert tune.train("ppo", [], 1000, lambda *_: False) == 710.5
+
+
+def test_ctrl_c_ends_a_study_without_a_traceback(tmp_path, monkeypatch, capsys):
+    """By its first trial, or its second: then the best is told."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune.records, "run_process", lambda command: "")
+    flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--trials", "9"]
+    for outcomes, status in (([KeyboardInterrupt], 1), ([5.0, KeyboardInterrupt], 0)):
+        monkeypatch.setattr(tune, "train", mock.Mock(side_effect=outcomes))
+        done = tuned(monkeypatch, capsys, *flags)
+        assert done.returncode == status and "Traceback" not in done.stderr
+    assert "best of 1 trials: 5.00" in done.stdout
 
 
 @pytest.mark.slow
@@ -148,8 +200,12 @@ def test_a_study_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "4096"]
     assert "best of 2 trials" in tuned(monkeypatch, capsys, *flags, "--trials", "2").stdout
+    refused = mock.Mock(side_effect=records.Failure("no"))
+    with monkeypatch.context() as context:
+        context.setattr(tune, "train", refused)
+        tuned(monkeypatch, capsys, *flags, "--trials", "2")  # of no complete trials
     done = tuned(monkeypatch, capsys, *flags, "--trials", "1")
-    assert done.returncode == 0 and "best of 3 trials" in done.stdout
+    assert refused.call_count == 2 and done.returncode == 0 and "best of 3 trials" in done.stdout
     python, script, *words = done.stdout.splitlines()[-1].split()
     assert (python, script) == ("python", "ppo/ppo.py")
     assert tyro.cli(load("ppo").Args, args=words).total_timesteps == 4096

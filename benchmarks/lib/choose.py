@@ -126,8 +126,8 @@ def learned(records: list[dict]) -> list[list[dict]]:
     """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
     last. A variant is named with the flags that it would need today; `cut` are runs that were
     ended before they had taken all steps. Left out is what is `superseded`: its script no longer
-    gives the same losses. Runs of eager versions that had their learning rate in float64, where
-    today's have float32 as the fast versions, are kept apart: `learning_rate_dtype`."""
+    gives the same losses. Old runs of eager versions that had their learning rate in float64, where
+    the fast versions had float32, are kept apart: `learning_rate_dtype`."""
     records = [
         {
             **r,

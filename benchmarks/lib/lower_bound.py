@@ -45,7 +45,8 @@ def operations(agent, obs: torch.Tensor, *memory) -> tuple[float, float]:
     with FlopCounterMode(display=False) as forward, torch.no_grad():
         agent(obs, *memory)
     with FlopCounterMode(display=False) as both:
-        sum(output.sum() for output in agent(obs, *memory)).backward()
+        probs, value = agent(obs, *memory)[:2]
+        (probs.log_prob(probs.sample()).sum() + value.sum()).backward()
     return forward.get_total_flops() / len(obs), both.get_total_flops() / len(obs)
 
 
@@ -94,7 +95,11 @@ def main() -> None:
     script = importlib.import_module(given.script)
     asked = {"env_id": given.env_id, "num_envs": given.num_envs}
     args = script.Args(**{name: value for name, value in asked.items() if value is not None})
-    envs = script.make_envs(args)
+    if hasattr(script, "envpool"):
+        seeds = np.random.SeedSequence(args.seed).generate_state(args.num_envs) >> 1
+        envs = script.make_envs(args, seeds)
+    else:
+        envs = script.make_envs(args)
     agents = 1
     if hasattr(script, "ParallelEnvs"):
         agents = len(envs.agents)

@@ -41,10 +41,11 @@ LIBRARIES = (
     "stable_baselines3",
 )
 SPS = re.compile(r"SPS: ([\d.]+)")  # as peers print it
+BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<00:02, ...]
 # what run.sh sets for the Atari scripts, on a glibc that takes it (2.36 does)
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "2147483647", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
-NOT_INHERITED = ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS")
-NOT_INHERITED += tuple(KEPT_MEMORY)
+SLEEPING = {"GOMP_SPINCOUNT": "1000"}  # idle threads of OpenMP, as run.sh sets it for all scripts
+NOT_INHERITED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", *KEPT_MEMORY, *SLEEPING)
 
 
 class Failure(Exception):
@@ -224,12 +225,12 @@ def timed_lines(
 ) -> list[tuple[float, str]]:
     """(seconds since its start, line) of the standard output of a command that ended well within
     `limit` seconds; else Failure with its last line. It inherits no setting of thread numbers and
-    waiting; env adds variables.
+    waiting: SLEEPING holds for all that is started; env adds variables.
 
     tick(process) is called each second or so, and may end the process by a signal.
     """
     environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
-    environment |= {"PYTHONUNBUFFERED": "1", **(env or {})}
+    environment |= {"PYTHONUNBUFFERED": "1", **SLEEPING, **(env or {})}
     started, lines = time.monotonic(), []
     text = {"text": True, "errors": "replace"}
     with tempfile.TemporaryFile("w+", errors="replace") as err:
@@ -266,8 +267,9 @@ def timed_lines(
         if status and not (stopped and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
             said = err.read().strip() or "".join(line for _, line in lines)
             framed = re.search(r"─╮\n(.*?)(?:│ ─|╰)", said, re.DOTALL)  # a message of tyro's
-            said = " ".join(framed[1].replace("│", " ").split()) if framed else said.strip()
-            raise Failure(f"status {status}: {(said or 'no output').splitlines()[-1][-300:]}")
+            said = " ".join(framed[1].replace("│", " ").split()) if framed else said
+            said = [line for line in said.splitlines() if line.strip() and not BAR.search(line)]
+            raise Failure(f"status {status}: {(said or ['no output'])[-1].strip()[-300:]}")
         return lines
 
 

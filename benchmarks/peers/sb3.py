@@ -137,7 +137,10 @@ def main() -> None:
         inner = envs.venv  # SB3 calls its seed(), which SuperSuit 3.11 does not have
         inner.seed = lambda seed=None: inner.reset(seed=seed)
         envs = VecMonitor(envs)
-    elif hasattr(script, "envpool") or hasattr(script, "ale_py"):
+    elif hasattr(script, "envpool"):
+        seeds = np.random.SeedSequence(args.seed).generate_state(args.num_envs) >> 1
+        envs = Many(script.make_envs(args, seeds))
+    elif hasattr(script, "ale_py"):
         envs = Many(script.make_envs(args))
     else:
         one = replace(args, num_envs=1, num_minibatches=1)

@@ -89,7 +89,8 @@ MAIN = [
     ("rows drawn with replacement", RANDPERM, "torch.randint(T * N, (T * N,))"),
     ("one order for all epochs", RANDPERM,
      "torch.randperm(T * N, generator=torch.Generator().manual_seed(1))"),
-    ("an epoch less", "range(args.update_epochs)", "range(args.update_epochs - 1)"),
+    ("an epoch less", "range(args.update_epochs)",
+     "range(max(1, args.update_epochs - 1))"),
     ("target_kl is ignored", "if args.target_kl is not None and approx_kl > args.target_kl:",
      "if False:"),
     ("target_kl of the last minibatch", '[:, LOSSES.index("approx_kl")].mean()',
@@ -457,8 +458,9 @@ SHORT = {name for name, of in TABLE if of is check} - {"cheetah_run"}  # no epis
 
 
 def first_iteration(name):
-    """A job's run, ended after one iteration, which most mistakes show in already."""
-    return replace(JOBS[name], flags=JOBS[name].flags | {"total_timesteps": JOBS[name].steps})
+    """A job's run, ended after one iteration of one epoch, which most mistakes show in already."""
+    short = {"total_timesteps": JOBS[name].steps, "update_epochs": 1}
+    return replace(JOBS[name], flags=JOBS[name].flags | short)
 
 
 @pytest.mark.slow

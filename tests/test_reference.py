@@ -206,7 +206,7 @@ OFF = ON | dict(anneal_lr=False, norm_adv=False, clip_vloss=False, clip_coef=0.2
 ATARI = dict(
     script="ppo_atari_envpool",
     start="agent.actor.weight.data.mul_(200)",
-    # seen: 7e-5 and 1e-5; but one ReLU that float32 sees on the other side of 0: 6e-4 and 3e-3
+    # seen: 1e-4 and 1e-5; but one ReLU that float32 sees on the other side of 0: 6e-4 and 3e-3
     tolerance=3e-3,
     drift=2e-2,
     network=reference.nature_cnn,
@@ -216,7 +216,7 @@ ATARI = dict(
 CONTINUOUS = dict(
     script="ppo_continuous_action",
     start="agent.actor_mean[4].weight.data.mul_(50), agent.actor_logstd.data.uniform_(-0.5, 0.5)",
-    tolerance=5e-5,  # seen: 8e-6
+    tolerance=5e-5,  # seen: 4e-6
     drift=1e-4,  # seen: 1e-5
     network=reference.two_perceptrons,
     policy=reference.gaussian,
@@ -226,8 +226,8 @@ CONTINUOUS = dict(
 CARTPOLE = dict(
     script="ppo",
     start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (2, 64)]",
-    tolerance=5e-5,  # seen: 1e-5
-    drift=1e-4,
+    tolerance=5e-5,  # seen: 5e-6
+    drift=1e-4,  # seen: 6e-6
     network=reference.two_perceptrons,
     policy=reference.categorical,
     games=reference.Gymnasium,
@@ -238,7 +238,7 @@ JOBS = {
         **ATARI,
         patch=(envpool, "make", ScriptedGames),
         flags=ON | dict(
-            seed=18, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
+            seed=3, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
             num_minibatches=2, update_epochs=2, learning_rate=2.5e-4, max_grad_norm=2.0,
             target_kl=0.015,
         ),
@@ -319,7 +319,7 @@ JOBS = {
         memory=(128, 2),
         patch=(envpool, "make", ScriptedGames),
         flags=ON | dict(
-            seed=16, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
+            seed=18, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
             num_minibatches=2, update_epochs=2, learning_rate=2.5e-4, max_grad_norm=2.0,
             target_kl=0.01,
         ),

@@ -170,7 +170,7 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid is 1; 0 if there is none."""
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -184,9 +184,8 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    logratio = (
-        newlogprob - mb["logprobs"]
-    ) * valid  # else exp of a row that is no transition may be inf
+    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
     advantages = mb["advantages"]
@@ -331,7 +330,7 @@ if __name__ == "__main__":
     agent = Agent(envs).to(device)
     optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     episodic_returns = []
-    rng = torch.cuda if device.type == "cuda" else torch  # its random state samples and shuffles
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
         # Adam's moments; its learning rate and epsilon are this run's
@@ -439,9 +438,9 @@ if __name__ == "__main__":
         progress.update(args.batch_size)
 
         # Checkpoint
-        if not np.isfinite(losses).all():  # the checkpoint before is good
+        if not np.isfinite(losses).all():  # before they are saved
             raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
-        # subtle: decided once; a signal after this line counts in the next iteration
+        # subtle: read once; a signal between save and break would end the run unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {
@@ -456,7 +455,7 @@ if __name__ == "__main__":
             save_checkpoint(run_dir, state)
         if last:
             break
-        if iteration == first_iteration:  # until here there is nothing to save
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
 
     summary = {

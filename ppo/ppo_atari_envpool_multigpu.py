@@ -182,7 +182,7 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid is 1; 0 if there is none."""
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -196,9 +196,8 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    logratio = (
-        newlogprob - mb["logprobs"]
-    ) * valid  # else exp of a row that is no transition may be inf
+    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
     advantages = mb["advantages"]
@@ -387,7 +386,7 @@ if __name__ == "__main__":
     agent = Agent(envs).to(device)
     optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     episodic_returns = []
-    rng = torch.cuda if device.type == "cuda" else torch  # its random state samples and shuffles
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
         # Adam's moments; its learning rate and epsilon are this run's
@@ -491,7 +490,7 @@ if __name__ == "__main__":
 
         # Log
         reports = [None] * W
-        # subtle: decided once; a signal after this line counts in the next iteration
+        # subtle: read once; a signal between save and break would end the run unsaved
         dist.all_gather_object(reports, (stop_signals, games, returns[valid], advantages[valid]))
         all_signals, all_games, all_returns, all_advantages = zip(*reports, strict=True)  # (W,)
         all_games = sorted(sum(all_games, []), key=lambda game: game[0])
@@ -517,7 +516,7 @@ if __name__ == "__main__":
         progress.update(args.batch_size)
 
         # Checkpoint
-        if not np.isfinite(losses).all():  # the checkpoint before is good
+        if not np.isfinite(losses).all():  # before they are saved
             raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
         last = iteration == args.num_iterations or any(all_signals)
         if RANK == 0 and (last or iteration % args.checkpoint_interval == 0):
@@ -533,7 +532,7 @@ if __name__ == "__main__":
             save_checkpoint(run_dir, state)
         if last:
             break
-        if iteration == first_iteration:  # until here there is nothing to save
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
 
     if RANK > 0:  # with another status than 0 torchrun would kill rank 0, which still writes

@@ -127,9 +127,8 @@ def make_envs(args):
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
-    assert isinstance(space, gym.spaces.Box) and space.is_bounded(), (
-        f"actions are {space}, must be a bounded Box"
-    )
+    bounded = isinstance(space, gym.spaces.Box) and space.is_bounded()
+    assert bounded, f"actions must be a bounded Box, not {space}"
     return envs
 
 
@@ -142,7 +141,7 @@ class RunningMeanStd:
         self.count = count  # rows so far, and a small weight for the first mean and variance
 
     def update(self, x):
-        """Takes in x, (rows, ...), but for rows with nan or inf in them."""
+        """Adds x, (rows, ...), skipping rows with nan or inf."""
         x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
         total = self.count + len(x)
         delta = x - self.mean
@@ -163,7 +162,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class Agent(nn.Module):
-    """Two tanh networks: obs (M, D) -> a Gaussian of (M, A) actions, value (M,)."""
+    """Two tanh networks: obs (..., D) -> a Gaussian of (..., A) actions, value (...)."""
 
     def __init__(self, envs):
         super().__init__()
@@ -224,7 +223,7 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid is 1; 0 if there is none."""
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -238,9 +237,8 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    logratio = (
-        newlogprob - mb["logprobs"]
-    ) * valid  # else exp of a row that is no transition may be inf
+    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
     advantages = mb["advantages"]
@@ -396,7 +394,7 @@ if __name__ == "__main__":
     obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
     return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
     episodic_returns = []
-    rng = torch.cuda if device.type == "cuda" else torch  # its random state samples and shuffles
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
         # Adam's moments; its learning rate and epsilon are this run's
@@ -429,11 +427,12 @@ if __name__ == "__main__":
     dones = np.zeros((T + 1, N))
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
-    discounted = np.zeros(N)  # sums of discounted rewards, by whose deviation rewards are scaled
+    discounted = np.zeros(N)  # sums of discounted rewards, by whose std rewards are scaled
     episode_returns = np.zeros(N)
     episode_lengths = np.zeros(N)
 
-    # fast, both: network, loss, backward and clipping become one call, of fused kernels
+    # fast, both: network, loss, backward and clipping become one call, of fused kernels;
+    # train_epoch calls it by its old name
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
@@ -446,7 +445,7 @@ if __name__ == "__main__":
     if cudagraphs:
         run_epoch = CudaGraphModule(run_epoch, warmup=3)
 
-    # fast, both: what acts is in the host's memory; on a CPU obs and actions are already
+    # fast, both: what acts is in the host's memory; on a CPU obs and actions are there
     if numpy_acting:
         agent_inference = copy.deepcopy(agent).cpu().requires_grad_(False)
         layers = [
@@ -513,7 +512,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
 
-        # fast, both: what NumPy did, to the GPU if there is one
+        # fast, both: copy the rollout to the GPU, if there is one
         if numpy_acting:
             storage["obs"].copy_(obs)  # sync
             storage["actions"].copy_(actions)  # sync
@@ -562,9 +561,9 @@ if __name__ == "__main__":
         progress.update(args.batch_size)
 
         # Checkpoint
-        if not np.isfinite(losses).all():  # the checkpoint before is good
+        if not np.isfinite(losses).all():  # before they are saved
             raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
-        # subtle: decided once; a signal after this line counts in the next iteration
+        # subtle: read once; a signal between save and break would end the run unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {
@@ -581,7 +580,7 @@ if __name__ == "__main__":
             save_checkpoint(run_dir, state)
         if last:
             break
-        if iteration == first_iteration:  # until here there is nothing to save
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
 
     summary = {

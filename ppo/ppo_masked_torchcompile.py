@@ -124,9 +124,8 @@ def make_envs(args):
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
-    assert isinstance(space, gym.spaces.Discrete) and space.start == 0, (
-        f"actions are {space}, must be Discrete"
-    )
+    discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
+    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
     return envs
 
 
@@ -155,7 +154,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class Agent(nn.Module):
-    """Two tanh networks: obs (M, D), mask (M, A) -> a distribution over A actions, value (M,)."""
+    """Two tanh networks: obs (..., D), mask (..., A) -> a distribution over A actions, value."""
 
     def __init__(self, envs):
         super().__init__()
@@ -217,7 +216,7 @@ def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
 
 
 def masked_mean(x, valid):
-    """Mean of x over the rows where valid is 1; 0 if there is none."""
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
     return (x * valid).sum() / valid.sum().clamp(min=1.0)
 
 
@@ -231,9 +230,8 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    logratio = (
-        newlogprob - mb["logprobs"]
-    ) * valid  # else exp of a row that is no transition may be inf
+    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
     advantages = mb["advantages"]
@@ -387,7 +385,7 @@ if __name__ == "__main__":
     lr = torch.tensor(args.learning_rate, device=device) if cudagraphs else args.learning_rate
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=cudagraphs)
     episodic_returns = []
-    rng = torch.cuda if device.type == "cuda" else torch  # its random state samples and shuffles
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
         # Adam's moments; its learning rate and epsilon are this run's
@@ -424,7 +422,8 @@ if __name__ == "__main__":
     episode_returns = np.zeros(N)
     episode_lengths = np.zeros(N)
 
-    # fast, both: network, loss, backward and clipping become one call, of fused kernels
+    # fast, both: network, loss, backward and clipping become one call, of fused kernels;
+    # train_epoch calls it by its old name
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
@@ -472,7 +471,7 @@ if __name__ == "__main__":
             expected = agent_inference.policy(obs[0], masks[0]).logits
             assert torch.allclose(logits, expected, 1e-4, 1e-4), "actor_numpy is not Agent.policy"
         for step in range(T):
-            # fast, both: the largest of probs / noise, as in probs.sample()
+            # fast, both: the argmax of log(probs / noise), as in probs.sample()
             if numpy_acting:
                 logits = actor_numpy(layers, obs[step].numpy(), masks[step].numpy())
                 action = torch.from_numpy((logits - log_noise[step]).argmax(-1))
@@ -495,7 +494,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
                 episode_returns[i] = episode_lengths[i] = 0
 
-        # fast, both: what NumPy did, to the GPU if there is one
+        # fast, both: copy the rollout to the GPU, if there is one
         if numpy_acting:
             storage["obs"].copy_(obs)  # sync
             storage["masks"].copy_(masks)  # sync
@@ -545,9 +544,9 @@ if __name__ == "__main__":
         progress.update(args.batch_size)
 
         # Checkpoint
-        if not np.isfinite(losses).all():  # the checkpoint before is good
+        if not np.isfinite(losses).all():  # before they are saved
             raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
-        # subtle: decided once; a signal after this line counts in the next iteration
+        # subtle: read once; a signal between save and break would end the run unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {
@@ -562,7 +561,7 @@ if __name__ == "__main__":
             save_checkpoint(run_dir, state)
         if last:
             break
-        if iteration == first_iteration:  # until here there is nothing to save
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
 
     summary = {

@@ -264,7 +264,8 @@ def compute_gradients(agent, batch, args, mb_inds):
     *sums, losses = flat.split([*(grad.numel() for grad in grads), len(losses)])
     for grad, total in zip(grads, sums, strict=True):
         grad.copy_(total.view_as(grad))
-    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    # foreach=False: so few tensors need no batching
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
 

@@ -252,7 +252,8 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+    # foreach=False: so few tensors need no batching
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
 

@@ -53,7 +53,7 @@ LOSS = [
      "((ratio - 1).abs() > args.clip_coef).float().mean()"),
     ("gradients add up", "        optimizer.zero_grad()\n", ""),
     ("one step an epoch", "        optimizer.step()\n", "    optimizer.step()\n"),
-    ("no clipping of gradients", "args.max_grad_norm)", "float('inf'))"),
+    ("no clipping of gradients", "args.max_grad_norm, foreach", "float('inf'), foreach"),
 ]  # fmt: skip
 ROLLOUT = [
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
@@ -191,7 +191,7 @@ CATEGORICAL = [
     ("entropy over all rows", "masked_mean(entropy, valid)", "entropy.mean()"),
 ]  # fmt: skip
 ATARI = [
-    ("no clipping of gradients", "args.max_grad_norm)", "float('inf'))"),
+    ("no clipping of gradients", "args.max_grad_norm, foreach", "float('inf'), foreach"),
     ("log-probability of another action", "probs.log_prob(action)",
      "probs.log_prob(action.roll(1))"),
     ("values of another game", 'row["values"][:] = value', 'row["values"][:] = value.roll(1)'),

@@ -33,11 +33,11 @@ OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent
 OTHERWISE += "--cleanrl-semantics --gamma 0.9 --gae-lambda 0.8 --seed 2".split()
 PATCH = ROOT / "tests" / "exploration_bonus.patch"
 # --compile rounds differently, and training amplifies it. Seen, over the largest value of a curve:
-# at most 5e-5 in eight iterations on vectors, on pixels 4e-4 in the first two and 1e-2 in the
+# at most 5e-5 in eight iterations on vectors, on pixels 4e-4 in the first two and 6e-2 in the
 # eighth; bfloat16 has 8 bits: 3e-2 in the first one already.
 # flags beside --compile, first iterations, their bound, the bound of all 8 or None
 COMPILED = {
-    "ppo_atari_envpool": [([], 2, 1e-3, 0.1), (["--bfloat16"], 1, 0.1, None)],
+    "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 0.1, None)],
     "ppo_continuous_action": [([], 2, 5e-5, 5e-5)],
     "ppo_continuous_action_envpool": [([], 2, 5e-5, 5e-5)],
     "ppo": [(["--no-numpy-acting"], 2, 2e-4, 2e-4), ([], 2, 2e-4, 2e-4)],

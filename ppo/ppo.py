@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (PPO) on CartPole and other small problems.
 
-    python ppo/ppo.py   # or, made fast: *_torchcompile.py --compile
+    python ppo/ppo.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo.py ppo/ppo_torchcompile.py   # what makes it fast
 
 Not here: continuous actions (ppo_continuous_action.py), pixels (ppo_atari_envpool.py), a memory

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (PPO) on Atari, with the games simulated by EnvPool.
 
-    python ppo/ppo_atari_envpool.py   # or, made fast: *_torchcompile.py --compile --cudagraphs
+    python ppo/ppo_atari_envpool.py   # or *_torchcompile.py --compile --cudagraphs, made fast
     diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_torchcompile.py   # what makes it fast
 
 Not here: ALE's own simulator (ppo_atari.py), several processes (ppo_atari_envpool_multigpu.py), a

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (PPO) with a memory, an LSTM, on single frames of Atari games.
 
-    python ppo/ppo_atari_envpool_lstm.py   # or, made fast: *_torchcompile.py --compile --cudagraphs
+    python ppo/ppo_atari_envpool_lstm.py   # or *_torchcompile.py --compile --cudagraphs, made fast
     diff -u ppo/ppo_atari_envpool_lstm.py ppo/ppo_atari_envpool_lstm_torchcompile.py   # made fast
     diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari_envpool_lstm.py   # what a memory needs
 

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (PPO) on Atari, with the games simulated by ALE.
 
-    python ppo/ppo_atari.py   # or, made fast: *_torchcompile.py --compile --cudagraphs
+    python ppo/ppo_atari.py   # or *_torchcompile.py --compile --cudagraphs, made fast
     diff -u ppo/ppo_atari_envpool.py ppo/ppo_atari.py         # what another simulator changes
     diff -u ppo/ppo_atari.py ppo/ppo_atari_torchcompile.py    # what makes it fast
 

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (PPO) on MuJoCo, with 64 environments in parallel in EnvPool.
 
-    python ppo/ppo_continuous_action_envpool.py   # or, made fast: *_torchcompile.py --compile
+    python ppo/ppo_continuous_action_envpool.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_envpool.py   # what EnvPool needs
 
 Not here: what EnvPool does not have (ppo_continuous_action.py), discrete actions (ppo.py).

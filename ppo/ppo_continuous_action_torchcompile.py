@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (PPO) on MuJoCo and other continuous actions.
 
-    python ppo/ppo_continuous_action.py   # or, made fast: *_torchcompile.py --compile
+    python ppo/ppo_continuous_action.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo.py ppo/ppo_continuous_action.py    # what continuous actions need
     diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_torchcompile.py   # its speed
 

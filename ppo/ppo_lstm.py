@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (PPO) with a memory, an LSTM, on CartPole without velocities.
 
-    python ppo/ppo_lstm.py   # or, made fast: *_torchcompile.py --compile
+    python ppo/ppo_lstm.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo_lstm.py ppo/ppo_lstm_torchcompile.py   # what makes it fast
     diff -u ppo/ppo.py ppo/ppo_lstm.py                     # what a memory needs
 

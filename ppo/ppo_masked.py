@@ -1,6 +1,6 @@
 """PPO where not every action is possible at every step: impossible ones are masked out.
 
-    python ppo/ppo_masked.py   # or, made fast: *_torchcompile.py --compile
+    python ppo/ppo_masked.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo_masked.py ppo/ppo_masked_torchcompile.py   # what makes it fast
     diff -u ppo/ppo.py ppo/ppo_masked.py                       # what masks need
 

@@ -1,6 +1,6 @@
 """PPO for several agents that share one policy, on PettingZoo's Parallel API.
 
-    python ppo/ppo_pettingzoo.py   # or, made fast: *_torchcompile.py --compile
+    python ppo/ppo_pettingzoo.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo_pettingzoo.py ppo/ppo_pettingzoo_torchcompile.py   # what makes it fast
     diff -u ppo/ppo.py ppo/ppo_pettingzoo.py                           # what several agents need
 

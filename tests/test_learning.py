@@ -8,7 +8,7 @@ from helpers import run_main
 def test_cartpole_is_learned(tmp_path):
     """The fast script, compiled: mean return of the last 100 games after 100,352 steps.
 
-    Seeds 1 to 16 gave 274, 415, then 440 to 496, on average 456. The bound is below the least, as
+    Seeds 1 to 16 gave 274, 415, then 440 to 496, on average 456. The bound is 50 below the least, as
     another processor rounds otherwise and is another seed in effect; the seed is 1. With one line
     wrong earlier code gave, by seed: advantages of the wrong sign 9, 9; actions by the first policy
     9, 19; advantages of other rows 18; values after a fall as if there had been none 30. What is
@@ -18,7 +18,7 @@ def test_cartpole_is_learned(tmp_path):
     flags = "--compile --total-timesteps 100352 --learning-rate 1e-3 --update-epochs 10".split()
     summary = run_main("ppo_torchcompile", *flags, runs_dir=tmp_path).summary
     assert summary["global_step"] == 100352 and summary["mode"] == "compile"
-    assert summary["mean_return"] > 200
+    assert summary["mean_return"] > 224
 
 
 @pytest.mark.slow

@@ -37,10 +37,10 @@ PATCH = ROOT / "tests" / "exploration_bonus.patch"
 # eighth; bfloat16 has 8 bits: 3e-2 in the first one already.
 # flags beside --compile, first iterations, their bound, the bound of all 8 or None
 COMPILED = {
-    "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 0.1, None)],
+    "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 5e-2, None)],
     "ppo_continuous_action": [([], 2, 5e-5, 5e-5)],
     "ppo_continuous_action_envpool": [([], 2, 5e-5, 5e-5)],
-    "ppo": [(["--no-numpy-acting"], 2, 2e-4, 2e-4), ([], 2, 2e-4, 2e-4)],
+    "ppo": [(["--no-numpy-acting"], 2, 1e-4, 2e-4), ([], 2, 1e-4, 2e-4)],
     "ppo_lstm": [([], 2, 5e-5, 5e-5)],
     "ppo_masked": [([], 2, 3e-4, 3e-4)],
     "ppo_pettingzoo": [([], 2, 2e-4, 2e-4)],

@@ -11,8 +11,8 @@ def test_cartpole_is_learned(tmp_path):
     Seeds 1 to 16 gave 274, 415, then 440 to 496, on average 456. The bound is 50 below the least,
     as another processor rounds otherwise and is another seed in effect; the seed is 1. With one
     line wrong earlier code gave, by seed: advantages of the wrong sign 9, 9; actions by the first
-    policy 9, 19; advantages of other rows 18; values after a fall as if there had been none 30. What
-    is wrong with less effect (no clipping, reset rows that count) is not seen here, but by
+    policy 9, 19; advantages of other rows 18; values after a fall as if there had been none 30.
+    What is wrong with less effect (no clipping, reset rows that count) is not seen here, but by
     test_reference.
     """
     flags = "--compile --total-timesteps 100352 --learning-rate 1e-3 --update-epochs 10".split()

@@ -70,7 +70,7 @@ def parts(folder: Path) -> dict[str, str]:
     names = ("throughput", "ablation", "multigpu")
     learning = read(folder / "learning.jsonl")
     throughput, ablation, multigpu = (of_today(read(folder / f"{x}.jsonl")) for x in names)
-    together = sitting(throughput)
+    together, gpu = sitting(throughput), read(folder / "gpu.jsonl")
     how = "mean return of the last 100 episodes, ± standard deviation over seeds; commands and "
     how += "versions: `learning.jsonl`"
     returns = {}
@@ -85,6 +85,7 @@ def parts(folder: Path) -> dict[str, str]:
         "commands": learning and tables.thesis_commands(learning),
         "pays": learning and tables.pays(learning),
         "speedup": together and tables.speedup(together),
+        "devices": gpu and tables.devices(gpu, together),
         "which": tables.which(learning),
         "speeds": together and tables.speeds(together),
         "returns": learning and tables.returns(learning),

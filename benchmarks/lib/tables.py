@@ -196,6 +196,37 @@ def speedup(sessions: list[list[dict]]) -> str:
     return text
 
 
+def devices(gpu: list[dict], together: list[list[dict]]) -> str:
+    """Breakout with 8 games on each GPU and on a CPU: steps/s, share of the simulator, start-up."""
+    fast = "ppo_atari_envpool_torchcompile"
+    systems = {  # what a GPU ran, and what a CPU
+        FAST_VERSION: (f"{fast}:compile+cudagraphs", f"{fast}:compile"),
+        EAGER_VERSION: ("ppo_atari_envpool", "ppo_atari_envpool"),
+        LEANRL: (f"{LEANRL} --compile --cudagraphs", f"{LEANRL} --compile"),
+        CLEANRL: (CLEANRL, CLEANRL),
+        NAMES["simulator"]: ("simulator", "simulator"),
+    }
+    sessions = [same for same in newest(gpu) if same[0]["num_envs"] == 8]
+    cpu = [same for same in together if same[0]["pair"] == "ppo_atari_envpool"]
+    header, rows, how = ["Breakout, 8 games"], {name: [name] for name in systems}, []
+    for same in sorted(sessions, key=lambda x: x[0]["date"]) + cpu:
+        on_gpu = same[0]["gpu"] is not None
+        alone = [r for r in same if r["variant"] == "simulator"]
+        name = machine(same[0]).removesuffix(" 80GB HBM3")
+        header += [f"{name}, steps/s", "of the simulator", "start-up, s"]
+        for system, variants in systems.items():
+            runs = [r for r in same if r["variant"] == variants[not on_gpu]]
+            cells = ["", "", ""]
+            if runs:
+                wait = [f"{x:.0f}" for x in sorted(values(runs, "startup_s"))] or [""]
+                cells = [f"{sps(runs):,.0f}", times(runs, alone), wait[-1]]
+            rows[system] += cells
+        n = rounds(same)
+        ran = f"{name}: {n} round{'s' * (n != '1')}, {when(same)}"
+        how.append(ran + commits_of_old(same, ", by the scripts of commit {}"))
+    return f"{rows_of(header, list(rows.values()))}\n\n*{'; '.join(how)}.*"
+
+
 def took(runs: list[dict]) -> str:
     """Median minutes."""
     return f"{median(values(runs, 'seconds')) / 60:.2g}"

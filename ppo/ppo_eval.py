@@ -250,6 +250,8 @@ class ParallelEnvs:
                 truncated[i] = truncations.get(agent, False)
                 left = not there and not truncated[i]  # at times without a flag
                 terminated[i] = terminations.get(agent, False) or left
+                # zeros in its place would be acted on, or bootstrap
+                assert terminated[i] or seen.get(agent) is not None, f"{agent} gave no observation"
         # environments that all agents have left, (E,)
         self.over = (terminated | truncated).reshape(len(self.envs), -1).all(1)
         return obs, reward, terminated, truncated

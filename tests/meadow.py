@@ -17,14 +17,16 @@ class parallel_env:
     Whoever has left is paid 100 at each step, which nobody may count. Some leave without a flag. At
     times all are told of, as of a team: whoever is not there then sees something, and no flag of
     it is set. An action of one that is not there, or none of one that is, raises. Whom the limit
-    takes stay in `agents`, as in PettingZoo's Atari. `wolf` gives the last one other spaces.
+    takes stay in `agents`, as in PettingZoo's Atari. `wolf` gives the last one other spaces. Whom
+    `blind` names, "terminated" or "truncated", are not told what they saw last.
     """
 
     possible_agents = ("sheep_0", "sheep_1", "sheep_2")
     metadata = {"render_fps": 5}
 
-    def __init__(self, limit=12, stay=0.85, wolf=None, render_mode=None):
+    def __init__(self, limit=12, stay=0.85, wolf=None, blind=None, render_mode=None):
         self.limit, self.stay, self.wolf, self.render_mode = limit, stay, wolf, render_mode
+        self.blind = blind
         self.agents, self.rng = [], np.random.default_rng(0)
 
     def space(self, kind, agent):
@@ -84,9 +86,15 @@ class parallel_env:
         self.agents = self.shuffled(self.agents)
         unsaid = [agent for agent in over if over[agent] and self.rng.random() < 0.3]
         told = self.told(seen)
+        ended = {"terminated": over, "truncated": cut}.get(self.blind, {})
+        blind = [agent for agent in told if ended.get(agent)]
         over = {agent: over.get(agent, False) for agent in told if agent not in unsaid}
         cut = {agent: cut.get(agent, False) for agent in over}
-        return self.look(told), rewards, over, cut, {agent: {} for agent in told}
+        look = self.look(told)
+        look |= dict.fromkeys(blind[::2])
+        for agent in blind[1::2]:
+            del look[agent]
+        return look, rewards, over, cut, {agent: {} for agent in told}
 
     def render(self):
         return np.full((16, 16, 3), self.t, np.uint8)

@@ -194,8 +194,7 @@ def make_envs(args):
     module = importlib.import_module(args.env_id)
     kwargs = json.loads(args.env_kwargs)
     envs = ParallelEnvs([module.parallel_env(**kwargs) for _ in range(args.num_envs)])
-    pixels = envs.obs_space.dtype == np.uint8 and len(envs.obs_space.shape) > 1
-    assert not pixels, f"{envs.obs_space} are pixels"
+    assert not re.search(r"\d\), uint8", str(envs.obs_space)), f"{envs.obs_space} has pixels"
     space = envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
     assert discrete, f"actions must be Discrete, counted from 0, not {space}"

@@ -119,7 +119,9 @@ def make_envs(args):
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
-        return env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
+        obs_space = env.observation_space  # its text shows what is in a Dict, too
+        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)

@@ -3,6 +3,7 @@
 import pytest
 import test_reference
 from helpers import PPO
+from test_pettingzoo import check_forms
 from test_reference import (
     FAST_JOBS,
     check,
@@ -355,6 +356,8 @@ TOGETHER = [
      "episode_returns[e, took_part].sum()"),
     ("who did not come counts", "episode_returns[e, took_part].mean()",
      "episode_returns[e].mean()"),
+    ("who earns nothing does not count", "took_part = episode_lengths[e] > 0",
+     "took_part = episode_returns[e] != 0"),
     ("the first agent's length", "episode_lengths[e].max()", "episode_lengths[e, 0]"),
     ("not there is there", "terminated = np.ones(", "terminated = np.zeros("),
     ("whoever is told of is there", "if agent not in acted and not there:",
@@ -559,6 +562,13 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("cartpole", check): [*ROLLOUT, *MAIN, *VECTOR, *CATEGORICAL, *DISCRETE],
     ("masked", check): MASKED,
     ("pettingzoo", check): TOGETHER,
+    ("pettingzoo", check_forms): [
+        (
+            "choices and dictionaries as they are",
+            "gym.spaces.flatten(self.obs_space, seen[agent])",
+            "np.ravel(seen[agent])",
+        ),
+    ],
     ("lstm", check): [*MEMORY, *HIDDEN],
     ("lstm_atari", check): MEMORY_ATARI,
     ("lstm", check_first_weights): [

@@ -552,7 +552,10 @@ def play(player, seeds, progress, max_steps):
     games = [Game(seed, []) for seed in seeds]
     running = set(range(len(seeds)))
     while running:
-        obs, rewards, over = player.step(envs, actions)
+        try:
+            obs, rewards, over = player.step(envs, actions)
+        except SystemExit as error:  # its status may be 0, as of a success
+            raise RuntimeError("an environment ended the process") from error
         for i in list(running):
             games[i].actions.append(actions[i])
             games[i].total += float(rewards[i])

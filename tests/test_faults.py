@@ -218,6 +218,17 @@ def test_environments_that_quit(name, env_id, tmp_path, monkeypatch):
     assert not (run_dir / "summary.json").exists()
 
 
+def test_environments_that_quit_an_evaluation(tmp_path, monkeypatch):
+    monkeypatch.setattr(Quits, "steps", -1000)
+    run_main("ppo", *TINY, "--env-id", "Quits-v0", runs_dir=tmp_path)
+    monkeypatch.setattr(Quits, "steps", 10)
+    (run_dir,) = tmp_path.iterdir()
+    monkeypatch.setattr("sys.argv", ["ppo_eval.py", str(run_dir)])
+    with pytest.raises(RuntimeError, match="an environment ended the process"):
+        runpy.run_path(str(PPO / "ppo_eval.py"), run_name="__main__")
+    assert not (run_dir / "eval.json").exists()
+
+
 def test_the_seed_is_that_of_global_generators_too(tmp_path):
     def weights(folder, seed):
         flags = [*TINY, "--env-id", "Global-v0", "--seed", seed]

@@ -109,6 +109,8 @@ class Args:
             raise ValueError(f"{W} ranks must have equal shares of --num-envs and of a minibatch")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args, seeds):

@@ -102,6 +102,8 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -109,7 +111,9 @@ def make_envs(args):
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
-        return env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
+        obs_space = env.observation_space  # its text shows what is in a Dict, too
+        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
@@ -417,7 +421,10 @@ if __name__ == "__main__":
             action = act(agent, obs[step])  # sync: a Normal checks its deviation
             actions[step] = action
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
-            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
+            try:
+                next_obs, reward, terminated, truncated, _ = envs.step(clipped)
+            except SystemExit as error:  # its status may be 0, as of a success
+                raise RuntimeError("an environment ended the process") from error
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
             obs_rms.update(next_obs)

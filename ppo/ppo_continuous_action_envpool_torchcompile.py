@@ -117,6 +117,8 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args, seeds):
@@ -129,7 +131,7 @@ def make_envs(args, seeds):
     obs_space, space = envs.single_observation_space, envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded()
     assert bounded, f"actions must be a bounded Box, not {space}"
-    assert obs_space.dtype != np.uint8, f"{obs_space} has pixels"
+    assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
     assert "critic" not in getattr(obs_space, "spaces", {}), "the policy must not see all of it"
 
     def join(obs):

@@ -250,6 +250,8 @@ class ParallelEnvs:
                 truncated[i] = truncations.get(agent, False)
                 left = not there and not truncated[i]  # at times without a flag
                 terminated[i] = terminations.get(agent, False) or left
+                # zeros in its place would be acted on, or bootstrap
+                assert terminated[i] or seen.get(agent) is not None, f"{agent} gave no observation"
         # environments that all agents have left, (E,)
         self.over = (terminated | truncated).reshape(len(self.envs), -1).all(1)
         return obs, reward, terminated, truncated
@@ -550,7 +552,10 @@ def play(player, seeds, progress, max_steps):
     games = [Game(seed, []) for seed in seeds]
     running = set(range(len(seeds)))
     while running:
-        obs, rewards, over = player.step(envs, actions)
+        try:
+            obs, rewards, over = player.step(envs, actions)
+        except SystemExit as error:  # its status may be 0, as of a success
+            raise RuntimeError("an environment ended the process") from error
         for i in list(running):
             games[i].actions.append(actions[i])
             games[i].total += float(rewards[i])

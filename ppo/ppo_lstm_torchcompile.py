@@ -115,6 +115,8 @@ class Args:
             raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -125,7 +127,9 @@ def make_envs(args):
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
-        env = env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
+        obs_space = env.observation_space  # its text shows what is in a Dict, too
+        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
         if not hide:
             return env
         seen = np.delete(np.arange(env.observation_space.shape[0]), hide)
@@ -543,7 +547,10 @@ if __name__ == "__main__":
                 storage["dones"][step] = torch.from_numpy(dones[step])  # sync
                 row = {key: rows[step] for key, rows in storage.items()}  # views
                 action, lstm_state = act(agent, row, lstm_state)
-            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
+            try:
+                next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
+            except SystemExit as error:  # its status may be 0, as of a success
+                raise RuntimeError("an environment ended the process") from error
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
             valid[step] = dones[step] == 0

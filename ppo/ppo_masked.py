@@ -99,6 +99,8 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -106,7 +108,9 @@ def make_envs(args):
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
-        return env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
+        obs_space = env.observation_space  # its text shows what is in a Dict, too
+        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
@@ -408,7 +412,12 @@ if __name__ == "__main__":
         for step in range(T):
             action = act(agent, obs[step], masks[step])
             actions[step] = action
-            next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
+            try:
+                next_obs, reward, terminated, truncated, info = envs.step(
+                    action.cpu().numpy()  # sync
+                )
+            except SystemExit as error:  # its status may be 0, as of a success
+                raise RuntimeError("an environment ended the process") from error
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             masks[step + 1] = action_masks(envs, info)  # sync
             rewards[step] = reward

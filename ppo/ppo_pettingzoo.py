@@ -103,6 +103,8 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} steps")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
 
 
 class ParallelEnvs:
@@ -177,6 +179,8 @@ class ParallelEnvs:
                 truncated[i] = truncations.get(agent, False)
                 left = not there and not truncated[i]  # at times without a flag
                 terminated[i] = terminations.get(agent, False) or left
+                # zeros in its place would be acted on, or bootstrap
+                assert terminated[i] or seen.get(agent) is not None, f"{agent} gave no observation"
         # environments that all agents have left, (E,)
         self.over = (terminated | truncated).reshape(len(self.envs), -1).all(1)
         return obs, reward, terminated, truncated
@@ -192,8 +196,7 @@ def make_envs(args):
     module = importlib.import_module(args.env_id)
     kwargs = json.loads(args.env_kwargs)
     envs = ParallelEnvs([module.parallel_env(**kwargs) for _ in range(args.num_envs)])
-    pixels = envs.obs_space.dtype == np.uint8 and len(envs.obs_space.shape) > 1
-    assert not pixels, f"{envs.obs_space} are pixels"
+    assert not re.search(r"\d\), uint8", str(envs.obs_space)), f"{envs.obs_space} has pixels"
     space = envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
     assert discrete, f"actions must be Discrete, counted from 0, not {space}"
@@ -467,7 +470,10 @@ if __name__ == "__main__":
         for step in range(T):
             action = act(agent, obs[step])
             actions[step] = action
-            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
+            try:
+                next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
+            except SystemExit as error:  # its status may be 0, as of a success
+                raise RuntimeError("an environment ended the process") from error
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
             valid[step] = dones[step] == 0

@@ -102,6 +102,12 @@ def insert(before, lines):
     return edit
 
 
+def apart(text):
+    """A fast script whose host has observations, masks, actions, memory and noise of its own, as if
+    they had come from a GPU."""
+    return re.sub(r"(?m)^( +\w+ = \S+)\.cpu\(\)(  # sync)?$", r"\1.clone()", text)
+
+
 def said(err):
     """A message as one line: without the frame that tyro draws around it, its breaks as spaces."""
     return " ".join(re.sub("[╭╮╰╯│]|─+", " ", err).split())

@@ -3,9 +3,19 @@
 import gymnasium as gym
 import numpy as np
 
-SPACES = {
-    "observation_space": gym.spaces.Box(-3.0, 3.0, (3,)),
-    "action_space": gym.spaces.Discrete(4),
+BOX = gym.spaces.Box(-3.0, 3.0, (3,))
+FORMS = {  # of an observation: its space, and how it is made of three numbers
+    "box": (BOX, lambda x: x),
+    "dict": (
+        gym.spaces.Dict({"ahead": gym.spaces.Box(-3.0, 3.0, (2,)), "wind": gym.spaces.Discrete(3)}),
+        lambda x: {"ahead": x[:2], "wind": x.argmax()},
+    ),
+    "dict's numbers": (
+        gym.spaces.Box(-3.0, 3.0, (5,)),
+        lambda x: np.array([*x[:2], *np.eye(3)[x.argmax()]], np.float32),
+    ),
+    "choice": (gym.spaces.Discrete(3), np.argmax),
+    "choice's numbers": (BOX, lambda x: np.eye(3, dtype=np.float32)[x.argmax()]),
 }
 
 
@@ -17,19 +27,33 @@ class parallel_env:
     Whoever has left is paid 100 at each step, which nobody may count. Some leave without a flag. At
     times all are told of, as of a team: whoever is not there then sees something, and no flag of
     it is set. An action of one that is not there, or none of one that is, raises. Whom the limit
-    takes stay in `agents`, as in PettingZoo's Atari. `wolf` gives the last one other spaces.
+    takes stay in `agents`, as in PettingZoo's Atari. `wolf` gives the last one other spaces. Whom
+    `blind` names, "terminated" or "truncated", are not told what they saw last. `poor` pays the
+    last one nothing. `form` is one of FORMS.
     """
 
     possible_agents = ("sheep_0", "sheep_1", "sheep_2")
     metadata = {"render_fps": 5}
 
-    def __init__(self, limit=12, stay=0.85, wolf=None, render_mode=None):
+    def __init__(
+        self,
+        limit=12,
+        stay=0.85,
+        wolf=None,
+        blind=None,
+        poor=False,
+        form="box",
+        render_mode=None,
+    ):
         self.limit, self.stay, self.wolf, self.render_mode = limit, stay, wolf, render_mode
+        self.blind, self.poor, self.form = blind, poor, form
         self.agents, self.rng = [], np.random.default_rng(0)
 
     def space(self, kind, agent):
         other = gym.spaces.Box(-1.0, 1.0, (2,))
-        return other if self.wolf == kind and agent == self.possible_agents[-1] else SPACES[kind]
+        if self.wolf == kind and agent == self.possible_agents[-1]:
+            return other
+        return gym.spaces.Discrete(4) if kind == "action_space" else FORMS[self.form][0]
 
     def observation_space(self, agent):
         return self.space("observation_space", agent)
@@ -41,7 +65,8 @@ class parallel_env:
         return [agents[i] for i in self.rng.permutation(len(agents))]
 
     def look(self, agents):
-        return {agent: self.rng.normal(size=3).astype(np.float32) for agent in agents}
+        made = FORMS[self.form][1]
+        return {agent: made(self.rng.normal(size=3).astype(np.float32)) for agent in agents}
 
     def reset(self, seed=None, options=None):
         if seed is not None:
@@ -65,6 +90,8 @@ class parallel_env:
         self.rng = np.random.default_rng([*acted, self.rng.integers(2**32)])
         self.t += 1
         rewards = {agent: float(self.rng.normal() + actions[agent]) for agent in self.agents}
+        if self.poor and "sheep_2" in rewards:
+            rewards["sheep_2"] = 0.0
         rewards |= dict.fromkeys(self.left, 100.0)
         leave = {agent: self.rng.random() > self.stay for agent in self.agents}
         if self.rng.random() < 0.1:
@@ -84,9 +111,15 @@ class parallel_env:
         self.agents = self.shuffled(self.agents)
         unsaid = [agent for agent in over if over[agent] and self.rng.random() < 0.3]
         told = self.told(seen)
+        ended = {"terminated": over, "truncated": cut}.get(self.blind, {})
+        blind = [agent for agent in told if ended.get(agent)]
         over = {agent: over.get(agent, False) for agent in told if agent not in unsaid}
         cut = {agent: cut.get(agent, False) for agent in over}
-        return self.look(told), rewards, over, cut, {agent: {} for agent in told}
+        look = self.look(told)
+        look |= dict.fromkeys(blind[::2])
+        for agent in blind[1::2]:
+            del look[agent]
+        return look, rewards, over, cut, {agent: {} for agent in told}
 
     def render(self):
         return np.full((16, 16, 3), self.t, np.uint8)

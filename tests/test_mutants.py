@@ -1,17 +1,20 @@
 """Mistakes a person could write, a line each: the checks of test_reference must see every one."""
 
-from dataclasses import replace
-
 import pytest
+import test_reference
 from helpers import PPO
+from test_pettingzoo import check_forms
 from test_reference import (
-    JOBS,
+    FAST_JOBS,
     check,
     check_first_weights,
     check_resumed,
     check_speed,
+    first_iteration,
     recorded,
 )
+
+JOBS = test_reference.JOBS | FAST_JOBS
 
 # what is wrong, text that is there once, text in its place; and more of these two
 LOSS = [
@@ -329,6 +332,10 @@ MASKED = [
     ("entropy unmasked", "probs.entropy()",
      'Categorical(logits=agent.actor(mb["obs"])).entropy()'),
     ("minus infinity", "self.actor(obs), -1e8", "self.actor(obs), -torch.inf"),
+    ("no mask in one environment", "masks.astype(bool)",
+     "masks.astype(bool) | (np.arange(envs.num_envs) == 1)[:, None]"),
+    ("log-probabilities unmasked in one environment", 'storage["masks"])',
+     'storage["masks"] | (torch.arange(N) == 1)[:, None])'),
 ]  # fmt: skip
 TOGETHER = [
     ("an agent that has left weighs", 'storage["valid"][:T] = torch.from_numpy(valid)',
@@ -349,10 +356,14 @@ TOGETHER = [
      "episode_returns[e, took_part].sum()"),
     ("who did not come counts", "episode_returns[e, took_part].mean()",
      "episode_returns[e].mean()"),
+    ("who earns nothing does not count", "took_part = episode_lengths[e] > 0",
+     "took_part = episode_returns[e] != 0"),
     ("the first agent's length", "episode_lengths[e].max()", "episode_lengths[e, 0]"),
     ("not there is there", "terminated = np.ones(", "terminated = np.zeros("),
     ("whoever is told of is there", "if agent not in acted and not there:",
      "if agent not in acted and agent not in seen:"),
+    ("whoever sees is there", "there = agent in self.envs[e].agents",
+     "there = seen.get(agent) is not None"),
     ("who comes later is not there", "if agent not in acted and not there:",
      "if agent not in acted:"),
     ("who leaves without a flag is there", "left = not there and not truncated[i]", "left = False"),
@@ -412,6 +423,138 @@ WEIGHTS = [
     ("hidden gain of 1", "std=2**0.5", "std=1.0"),
     ("biases of 1", "bias_const=0.0", "bias_const=1.0"),
 ]  # fmt: skip
+# The fast scripts: what they add or do otherwise
+FETCHED = "            agent_inference.load_state_dict(agent.state_dict())  # sync\n"
+OBS_COPIED = '            storage["obs"].copy_(obs)  # sync\n'
+SEEN = "actor_numpy(layers, obs[step].numpy()"
+NUMPY = [
+    ("the first weights for ever", FETCHED, ""),
+    ("another network acts", FETCHED, "", "copy.deepcopy(agent).cpu()", "Agent(envs)"),
+    ("observations stay on the host", OBS_COPIED, ""),
+    ("the last observation stays on the host", OBS_COPIED,
+     '            storage["obs"][:T].copy_(obs[:T])  # sync\n'),
+    ("actions stay on the host", '            storage["actions"].copy_(actions)  # sync\n', ""),
+    ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
+    ("an observation late", SEEN, SEEN.replace("step", "max(step - 1, 0)")),
+    ("another environment's observation", SEEN, SEEN.replace("[step]", "[step].roll(1, 0)")),
+    ("the first layer off by 1e-4", "= np.tanh(obs @", "= 1.0001 * np.tanh(obs @"),
+    ("the second layer off by 1e-4", "np.tanh(hidden @", "1.0001 * np.tanh(hidden @"),
+    ("gradients of the first layer off by 1e-4", 'agent(mb["obs"]', 'agent(1.0001 * mb["obs"]'),
+    ("clipped 1% wider", "ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)",
+     "ratio.clamp(1 - 1.01 * args.clip_coef, 1 + 1.01 * args.clip_coef)"),
+    ("log-probabilities of the actions before", 'log_prob(storage["actions"])',
+     'log_prob(storage["actions"].roll(1, 0))'),
+    ("log-probabilities of the weights before", 'probs, storage["values"][:] = agent(',
+     'probs, storage["values"][:] = globals().get("before", agent)(',
+     "        # Update\n", "        before = copy.deepcopy(agent)\n        # Update\n"),
+    ("the last value is stale", 'probs, storage["values"][:] = agent(', "probs, fresh = agent(",
+     '            storage["logprobs"][:] =',
+     '            storage["values"][:T] = fresh[:T]\n            storage["logprobs"][:] ='),
+]  # fmt: skip
+DRAWN = "            for row in noise:\n                row.exponential_()\n"
+LOGARITHMS = "            log_noise = noise.log().cpu().numpy()  # sync\n"
+CLOCKS = [
+    ("one noise for all steps", "log_noise[step]).argmax", "log_noise[0]).argmax"),
+    ("one noise for all environments", "log_noise[step]).argmax", "log_noise[step, :1]).argmax"),
+    ("one noise for all rollouts", DRAWN, f"            torch.manual_seed(1)\n{DRAWN}"),
+    ("noise of the rollout before", DRAWN + LOGARITHMS, LOGARITHMS + DRAWN),
+    ("noise without its logarithm", "noise.log().cpu()", "noise.cpu()"),
+    ("product for quotient", " - log_noise[step])", " + log_noise[step])"),
+    ("greedy by NumPy", " - log_noise[step])", ")"),
+    ("uniform noise by NumPy", "row.exponential_()", "row.uniform_()"),
+]  # fmt: skip
+NORMAL = "            for row in noise:\n                row.normal_()\n"
+NOISE = "            host_noise = noise.cpu()  # sync\n"
+MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
+GAUSSIAN = [
+    ("one noise for all steps", "mean + scaled_noise[step])", "mean + scaled_noise[0])"),
+    ("one noise for all environments", "mean + scaled_noise[step])",
+     "mean + scaled_noise[step, :1])"),
+    ("one noise for all rollouts", NORMAL, f"            torch.manual_seed(1)\n{NORMAL}"),
+    ("noise of the rollout before", NORMAL + NOISE, NOISE + NORMAL),
+    ("acts by the mean in NumPy", "mean + scaled_noise[step])", "mean)"),
+    ("noise without its deviation", "mean + scaled_noise[step])",
+     "mean + host_noise[step].numpy())"),
+    ("the first deviation for ever", "agent_inference.actor_logstd.exp()",
+     'initial["actor_logstd"].exp()'),
+    ("uniform noise by NumPy", "row.normal_()", "row.uniform_(-1.7, 1.7)"),
+    ("clipped actions are stored by NumPy", "torch.from_numpy(mean + scaled_noise[step])",
+     "torch.from_numpy(np.clip(mean + scaled_noise[step], low, high))"),
+    ("statistics of the rollout's start", "        obs[0] = obs[T]\n",
+     "        obs[0] = obs[T]\n        start = copy.deepcopy(obs_rms)\n",
+     MOMENTS_NOW, MOMENTS_NOW.replace("obs_rms", "start")),
+]  # fmt: skip
+ONE = "(np.arange(N) == 1)[:, None]"
+FAST_MASKED = [
+    ("acts without the mask", "masks[step].numpy())", "masks[step].numpy() | True)"),
+    ("acts without the mask in one environment", "masks[step].numpy())",
+     f"masks[step].numpy() | {ONE})"),
+    ("the mask before", "masks[step].numpy())", "masks[max(step - 1, 0)].numpy())"),
+    ("the first mask is stale", "        masks[0] = masks[T]\n", ""),
+    ("masks stay on the host", '            storage["masks"].copy_(masks)  # sync\n', ""),
+    ("log-probabilities unmasked", 'storage["masks"])', 'storage["masks"] < 2)'),
+    ("log-probabilities unmasked in one environment", 'storage["masks"])',
+     f'storage["masks"] | torch.from_numpy({ONE}))'),
+    ("masked in acting alone", 'mb["masks"])', 'torch.ones_like(mb["masks"]))'),
+    ("an impossible action has logit 0", "b3, -1e8)", "b3, 0.0)"),
+]  # fmt: skip
+NEW_STATE = "host_logits[step], host_values[step], host_state[:] = found"
+FAST_MEMORY = [
+    *NUMPY[:6],
+    ("an observation late", "agent_numpy(weights, obs[step]", "agent_numpy(weights, obs[step - 1]"),
+    ("flags stay on the host", 'storage["dones"].copy_(torch.from_numpy(dones))', "pass"),
+    ("values stay on the host", 'storage["values"][:T] = torch.from_numpy(host_values)', "pass"),
+    ("log-probabilities stay on the host", 'storage["logprobs"][:T] = probs.log_prob(actions[:T])',
+     "pass"),
+    ("log-probabilities of the actions before", "probs.log_prob(actions[:T])",
+     "probs.log_prob(actions[:T].roll(1, 0))"),
+    ("NumPy's memory is not handed on", NEW_STATE, NEW_STATE.replace("host_state[:]", "_")),
+    ("NumPy's memory is never zeroed", "axis=1) * (dones == 0)[:, None]", "axis=1)"),
+    ("NumPy's memory is zeroed a row late", "numpy(), dones[step], host_state)",
+     "numpy(), dones[max(step - 1, 0)], host_state)"),
+    ("learning starts from the memory before", "initial_lstm_state[:] = lstm_state  # sync",
+     "pass"),
+    ("the last value has the memory of the start", "lstm_state.to(device)  # sync",
+     "initial_lstm_state"),
+    ("a gate off by 1e-4", "0.5 + 0.5 * np.tanh(", "0.5 + 0.5001 * np.tanh("),
+    ("the cell off by 1e-4", "h = o * np.tanh(c)", "h = 1.0001 * o * np.tanh(c)"),
+    ("the critic's memory is the actor's", "h[1] @ w_critic", "h[0] @ w_critic"),
+    ("one call is blind to ends", "value=-1e9)", "value=0.0)"),
+]  # fmt: skip
+SHARED = "    from_module(agent).data.to_module(agent_inference)\n"
+ACTED_ON = "    action_host.copy_(act(agent, row), non_blocking=True)\n"
+STORED = "    for key, values in row.items():\n        storage[key][step] = values\n"
+CAPTURED = [
+    ("the first weights for ever", SHARED, ""),
+    ("rows are not counted", "    step += 1\n", ""),
+    ("rows are counted from 1", "next_row.zero_()", "next_row.fill_(1)"),
+    ("observations stay on the host", '    row["obs"].copy_(obs_host, non_blocking=True)\n', ""),
+    ("the first observation for ever", "                np.copyto(obs_host.numpy(), next_obs)\n",
+     "                pass\n"),
+    ("the last observation stays on the host", "            obs[T] = obs_host  # sync\n",
+     "            pass\n"),
+    ("stored a row late", "storage[key][step] = values", "storage[key][step - 1] = values"),
+]  # fmt: skip
+FAST_ATARI = [
+    *CAPTURED,
+    ("actions stay on the device", ACTED_ON, "    act(agent, row)\n"),
+    ("another game's actions", "copy_(act(agent, row),", "copy_(act(agent, row).roll(1),"),
+    ("stored before it acts", ACTED_ON + STORED, STORED + ACTED_ON),
+]  # fmt: skip
+FAST_MEMORY_ATARI = [
+    *CAPTURED[:1],
+    ("flags stay on the host", '    row["dones"].copy_(dones_host, non_blocking=True)\n', ""),
+    ("flags of the row before", "np.copyto(dones_host.numpy(), dones[step])",
+     "np.copyto(dones_host.numpy(), dones[step - 1])"),
+    ("memory is not handed on", "    lstm_state.copy_(next_lstm_state)\n", ""),
+]  # fmt: skip
+COMPILED_ATARI = [
+    CAPTURED[0],
+    ("a batch that is no view", "rows.unflatten(0, (T + 1, N))",
+     "rows.unflatten(0, (N, T + 1)).transpose(0, 1)"),
+    ("log-probability of another action", "probs.log_prob(action)",
+     "probs.log_prob(action.roll(1))"),
+]  # fmt: skip
 TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("hopper", check): [*LOSS, *ROLLOUT, *VECTOR, *CONTINUOUS],
     ("atari_scripted", check): [*ROLLOUT, *CATEGORICAL, *ATARI],
@@ -419,6 +562,13 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("cartpole", check): [*ROLLOUT, *MAIN, *VECTOR, *CATEGORICAL, *DISCRETE],
     ("masked", check): MASKED,
     ("pettingzoo", check): TOGETHER,
+    ("pettingzoo", check_forms): [
+        (
+            "choices and dictionaries as they are",
+            "gym.spaces.flatten(self.obs_space, seen[agent])",
+            "np.ravel(seen[agent])",
+        ),
+    ],
     ("lstm", check): [*MEMORY, *HIDDEN],
     ("lstm_atari", check): MEMORY_ATARI,
     ("lstm", check_first_weights): [
@@ -444,6 +594,15 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("many", check_first_weights): [
         ("a deviation of 1", "torch.full((1, action_size), -0.5)", "torch.zeros(1, action_size)"),
     ],
+    ("cartpole, compile", check): [*NUMPY, *CLOCKS],
+    ("masked, compile", check): [*NUMPY[:10], *CLOCKS[:1], *FAST_MASKED],
+    ("pettingzoo, compile", check): [*NUMPY[:8], *CLOCKS[:2]],
+    ("lstm, compile", check): [*CLOCKS[:2], *FAST_MEMORY],
+    ("hopper, compile", check): [*NUMPY[:3], *GAUSSIAN],
+    ("many, compile", check): [*NUMPY, *GAUSSIAN],
+    ("atari_scripted, cudagraphs", check): FAST_ATARI,
+    ("lstm_atari, cudagraphs", check): FAST_MEMORY_ATARI,
+    ("atari_scripted, compile", check): COMPILED_ATARI,
 }
 CASES = [
     pytest.param(
@@ -455,12 +614,6 @@ CASES = [
 
 
 SHORT = {name for name, of in TABLE if of is check} - {"cheetah_run"}  # no episode has ended then
-
-
-def first_iteration(name):
-    """A job's run, ended after one iteration of one epoch, which most mistakes show in already."""
-    short = {"total_timesteps": JOBS[name].steps, "update_epochs": 1}
-    return replace(JOBS[name], flags=JOBS[name].flags | short)
 
 
 @pytest.mark.slow
@@ -477,7 +630,7 @@ def test_mutant_is_seen(name, of, changes, tmp_path):
     recorded(mutate(text), job.start)  # what is recorded is still there
     with pytest.raises((AssertionError, FloatingPointError, RuntimeError)) as seen:
         if of is check and name in SHORT:
-            of(first_iteration(name), tmp_path / "1", edit=mutate)
+            of(first_iteration(job), tmp_path / "1", edit=mutate)
         of(job, tmp_path, edit=mutate)
     if isinstance(seen.value, RuntimeError):  # the run ends itself, as by a FloatingPointError
         assert "probability tensor contains" in str(seen.value)
@@ -487,7 +640,7 @@ def test_mutant_is_seen(name, of, changes, tmp_path):
 @pytest.mark.parametrize("name", sorted(SHORT))
 def test_a_first_iteration_without_a_mistake(name, tmp_path):
     """Passes, so that what test_mutant_is_seen sees there is the mistake."""
-    check(first_iteration(name), tmp_path)
+    check(first_iteration(JOBS[name]), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["ppo_atari_envpool", "ppo_continuous_action"])

@@ -13,6 +13,8 @@ import pygame
 import pytest
 from helpers import PPO, TINY, load, run_main
 
+import torch
+
 KAZ = "pettingzoo.butterfly.knights_archers_zombies_v11"
 PAIR = ["ppo_pettingzoo", "ppo_pettingzoo_torchcompile"]
 
@@ -111,3 +113,43 @@ def test_rows_stay_with_their_agents():
             told.append(env.reset()[0] if ended else env.step(acted[-1])[0])
         expected = rows(told, acted)
     assert told_of_absent
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_an_end_without_a_last_observation(name, tmp_path):
+    """Of one that terminated nothing hangs on it: all else is as with it. Of one that was cut its
+    value bootstraps: the run ends, as it would learn from the value of zeros."""
+    flags = [*TINY, "--env-id", "meadow", "--num-steps", 32, "--total-timesteps", 64]
+    run = run_main(name, *flags, runs_dir=tmp_path / "seen")
+    flags.append("--env-kwargs")
+    blind = run_main(name, *flags, '{"blind": "terminated"}', runs_dir=tmp_path / "blind")
+    lost = (run.storage["obs"] != blind.storage["obs"]).any(2)[:-1]
+    assert lost.any() and not blind.valid[lost.numpy()].any()
+    assert (blind.valid == run.valid).all() and not run.valid.all()
+    assert blind.episodic_returns == run.episodic_returns
+    valid = run.storage["valid"] == 1
+    for key in ("advantages", "returns"):
+        assert torch.equal(run.storage[key][valid], blind.storage[key][valid]), key
+    with pytest.raises(AssertionError, match="sheep_. gave no observation"):
+        run_main(name, *flags, '{"blind": "truncated"}', runs_dir=tmp_path / "cut")
+
+
+def check_forms(job, runs_dir, edit=None):
+    """A choice is its one-hot vector, and a dictionary its entries, joined: the same run to the
+    last bit."""
+    for form in ("choice", "dict"):
+        one, two = (
+            run_main(
+                job.script, *TINY, "--env-id", "meadow", "--env-kwargs", json.dumps({"form": x}),
+                runs_dir=runs_dir / x, edit=edit,
+            )
+            for x in (form, f"{form}'s numbers")
+        )  # fmt: skip
+        assert one.storage["obs"].unique().numel() > 1
+        for key, rows in one.storage.items():
+            assert torch.equal(rows, two.storage[key]), (form, key)
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_observations_are_flattened(name, tmp_path):
+    check_forms(SimpleNamespace(script=name), tmp_path)

@@ -6,8 +6,11 @@ import re
 import shutil
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from helpers import (
     ROOT,
     SCRIPTS,
     TINY,
+    kind,
     load,
     run_main,
     run_script,
@@ -184,8 +188,10 @@ def test_no_script_without_envpool_is_linux_only(name):
 
 
 @pytest.mark.parametrize("name", IN_TURN)
-def test_two_checks_of_the_flags(name, tmp_path, capsys, monkeypatch):
-    """A rollout in equal minibatches, and one rollout at least: tyro's message and status 2."""
+def test_three_checks_of_the_flags(name, tmp_path, capsys, monkeypatch):
+    """A rollout in equal minibatches, one rollout at least, and a folder for the runs, which a
+    shell's unset variable is not: tyro's message and status 2."""
+    monkeypatch.chdir(tmp_path)
     minibatches = "--num-minibatches"
     if "multigpu" in name:
         minibatches = "1 ranks must have equal shares"
@@ -194,12 +200,13 @@ def test_two_checks_of_the_flags(name, tmp_path, capsys, monkeypatch):
         ("--num-envs 4 --num-steps 8 --total-timesteps 31", "--total-timesteps must be at least"),
         ("--seed x", "--seed"),
         ("--no-such-flag", "--no-such-flag"),
+        (" ".join(TINY), "--runs-dir must not be empty"),
     ):
         with pytest.raises(SystemExit) as stop:
-            run_main(name, *flags.split(), runs_dir=tmp_path / "runs")
+            run_main(name, *flags.split(), runs_dir="" if "empty" in message else "runs")
         assert stop.value.code == 2, flags
         assert message in said(capsys.readouterr().err), flags
-    assert not (tmp_path / "runs").exists()
+    assert not [*tmp_path.iterdir()]
 
 
 class Odd(gym.Env):
@@ -215,7 +222,7 @@ class Odd(gym.Env):
 
 
 Box = gym.spaces.Box
-gym.register("Image-v0", lambda: Odd((96, 96, 3), gym.spaces.Discrete(2)))
+gym.register("Board-v0", lambda: Odd((3, 3), gym.spaces.Discrete(2)))
 gym.register("Several-v0", lambda: Odd((3,), gym.spaces.MultiDiscrete([2, 3])))
 gym.register("FromOne-v0", lambda: Odd((3,), gym.spaces.Discrete(2, start=1)))
 gym.register("Matrix-v0", lambda: Odd((3,), Box(-1.0, 1.0, (2, 2))))
@@ -224,7 +231,7 @@ WOLF = ["--env-id", "meadow", "--env-kwargs"]
 REFUSED = [  # script, flags, a word of the error
     ("ppo", ["--env-id", "CartPol-v1"], "CartPole"),
     ("ppo", ["--env-id", "Pendulum-v1"], "must be Discrete"),
-    ("ppo", ["--env-id", "Image-v0"], "too many values to unpack"),
+    ("ppo", ["--env-id", "Board-v0"], "too many values to unpack"),
     ("ppo", ["--env-id", "Several-v0"], "must be Discrete"),
     ("ppo", ["--env-id", "FromOne-v0"], "must be Discrete"),
     ("ppo_continuous_action", ["--env-id", "CartPole-v1"], "must be a bounded Box"),
@@ -237,7 +244,7 @@ REFUSED = [  # script, flags, a word of the error
     ("ppo_pettingzoo", [*WOLF, '{"wolf": "observation_space"}'], "sheep_0 has "),
     ("ppo_pettingzoo", [*WOLF, '{"wolf": "action_space"}'], "sheep_2 has Box"),
     ("ppo_pettingzoo", ["--env-kwargs", '{"continuous_actions": true}'], "must be Discrete"),
-    ("ppo_pettingzoo", ["--env-id", "pettingzoo.butterfly.cooperative_pong_v6"], "are pixels"),
+    ("ppo_pettingzoo", ["--env-id", "pettingzoo.butterfly.cooperative_pong_v6"], "has pixels"),
 ]
 
 
@@ -247,6 +254,74 @@ def test_environments_that_do_not_fit(name, flags, word, tmp_path):
     with pytest.raises(Exception, match=re.escape(word)):
         run_main(name, *TINY, *flags, runs_dir=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+class Camera(gym.Env):
+    """Says as much as a dictionary of ten numbers, eight of them uint8; an image beside them, in a
+    dictionary within, or nothing but one. All actions are possible."""
+
+    possible_agents = agents = ("one",)
+
+    def __init__(self, image, continuous=False):
+        numbers = {"bytes": Box(0, 255, (8,), np.uint8), "speed": Box(-1.0, 1.0, (2,))}
+        pixels = Box(0, 255, (6, 6, 3), np.uint8)
+        self.seen = {
+            None: gym.spaces.Dict(numbers),
+            "beside": gym.spaces.Dict({**numbers, "image": pixels}),
+            "within": gym.spaces.Dict({**numbers, "eyes": gym.spaces.Dict({"left": pixels})}),
+            "alone": pixels,
+        }[image]
+        self.done = Box(-1.0, 1.0, (2,)) if continuous else gym.spaces.Discrete(3)
+        self.observation_space, self.action_space = self.seen, self.done
+        self.info = {"action_mask": np.ones(3, np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        return self.seen.sample(), self.info
+
+    def step(self, action):
+        return self.seen.sample(), 0.0, False, False, self.info
+
+
+class ParallelCamera(Camera):
+    """The same, with PettingZoo's dictionaries, of one agent."""
+
+    def __init__(self, image):
+        super().__init__(image)
+        self.observation_space, self.action_space = lambda x: self.seen, lambda x: self.done
+
+    def reset(self, **kwargs):
+        return {"one": super().reset()[0]}, {}
+
+    def step(self, actions):
+        return tuple({"one": x} for x in super().step(actions))
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if "atari" not in name])
+def test_images_in_a_dictionary(name, tmp_path, monkeypatch):
+    """Are refused as alone: they would be joined to the numbers as 0 to 255. Without them the
+    dictionary is trained on."""
+    make = gym.vector.SyncVectorEnv
+
+    def envpool_make(env_id, env_type, num_envs, seed):
+        envs = make([lambda: gym.make(env_id, disable_env_checker=True)] * num_envs)
+        envs.spec = SimpleNamespace(config=SimpleNamespace(max_episode_steps=3))
+        return envs
+
+    monkeypatch.setattr(envpool, "make", envpool_make)
+    continuous = kind(name) == "continuous"
+    for image in (None, "beside", "within", "alone"):
+        env_id, folder = f"Camera-{image}-v0", tmp_path / str(image)
+        spec = gym.envs.registration.EnvSpec(env_id, partial(Camera, image, continuous))
+        module = SimpleNamespace(parallel_env=partial(ParallelCamera, image))
+        monkeypatch.setitem(gym.registry, env_id, spec)
+        monkeypatch.setitem(sys.modules, env_id, module)
+        if image is None:
+            run = run_main(name, *TINY, "--env-id", env_id, runs_dir=folder)
+            assert run.storage["obs"].shape[2:] == (10,)
+            continue
+        with pytest.raises(AssertionError, match="has pixels"):
+            run_main(name, *TINY, "--env-id", env_id, runs_dir=folder)
+        assert not folder.exists()
 
 
 @pytest.mark.parametrize("name", ["ppo", "ppo_atari_envpool_multigpu", "ppo_lstm_torchcompile"])

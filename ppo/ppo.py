@@ -385,10 +385,7 @@ if __name__ == "__main__":
         for step in range(T):
             action = act(agent, obs[step])
             actions[step] = action
-            try:
-                next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
-            except SystemExit as error:  # its status may be 0, as of a success
-                raise RuntimeError("an environment ended the process") from error
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
             valid[step] = dones[step] == 0

@@ -494,10 +494,7 @@ if __name__ == "__main__":
                 action = act(agent, obs[step])  # sync: a Normal checks its deviation
             actions[step] = action
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
-            try:
-                next_obs, reward, terminated, truncated, _ = envs.step(clipped)
-            except SystemExit as error:  # its status may be 0, as of a success
-                raise RuntimeError("an environment ended the process") from error
+            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
             obs_rms.update(next_obs)

@@ -483,12 +483,7 @@ if __name__ == "__main__":
             else:
                 action = act(agent, obs[step], masks[step])
             actions[step] = action
-            try:
-                next_obs, reward, terminated, truncated, info = envs.step(
-                    action.cpu().numpy()  # sync
-                )
-            except SystemExit as error:  # its status may be 0, as of a success
-                raise RuntimeError("an environment ended the process") from error
+            next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             masks[step + 1] = action_masks(envs, info)  # sync
             rewards[step] = reward

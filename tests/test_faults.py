@@ -13,12 +13,10 @@ from types import SimpleNamespace
 
 import envpool
 import gymnasium as gym
-import meadow
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from helpers import PPO, ROOT, TINY, run_main
-from test_gymnasium import Counter
 
 import torch
 
@@ -125,32 +123,16 @@ class Wanders(CartPoleEnv):
         return super().step(action)
 
 
-class Quits(Counter):
-    """Ends the process as if all were well, as some simulators do, in its 12th step."""
+class Quits(CartPoleEnv):
+    """Ends the process, as some simulators do, in its 20th step."""
 
     steps = 0
-
-    def __init__(self, discrete):
-        self.discrete = discrete
-        super().__init__(3, True)
 
     def step(self, action):
         self.steps += 1
-        if self.steps == 12:
-            sys.exit(0)
+        if self.steps == 20:
+            sys.exit(5)
         return super().step(action)
-
-
-class MeadowThatQuits(meadow.parallel_env):
-    """The same, of PettingZoo's."""
-
-    steps = 0
-
-    def step(self, actions):
-        self.steps += 1
-        if self.steps == 12:
-            sys.exit()
-        return super().step(actions)
 
 
 class Global(gym.Env):
@@ -171,8 +153,7 @@ class Global(gym.Env):
 
 gym.register("Fails-v0", Fails)
 gym.register("Wanders-v0", Wanders)
-gym.register("Quits-v0", lambda: Quits(True))
-gym.register("QuitsContinuous-v0", lambda: Quits(False))
+gym.register("Quits-v0", Quits)
 gym.register("Global-v0", Global)
 
 
@@ -196,25 +177,14 @@ def test_environments_that_change_the_folder(tmp_path, monkeypatch):
     assert (run_dir / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "env_id"),
-    [
-        ("ppo", "Quits-v0"),
-        ("ppo_masked_torchcompile", "Quits-v0"),
-        ("ppo_lstm", "Quits-v0"),
-        ("ppo_continuous_action_torchcompile", "QuitsContinuous-v0"),
-        ("ppo_pettingzoo", "meadow_that_quits"),
-    ],
-)
-def test_environments_that_quit(name, env_id, tmp_path, monkeypatch):
-    """With status 0: the run fails, and says why; the last checkpoint is there, and no summary."""
-    module = SimpleNamespace(parallel_env=MeadowThatQuits)
-    monkeypatch.setitem(sys.modules, "meadow_that_quits", module)
-    with pytest.raises(RuntimeError, match="an environment ended the process"):
-        flags = ["--env-id", env_id, "--checkpoint-interval", 1]
-        run_main(name, *TINY, *flags, runs_dir=tmp_path)
+def test_environments_that_quit(tmp_path):
+    """With their status; the last checkpoint is there, and no summary."""
+    with pytest.raises(SystemExit) as ended:
+        flags = ["--env-id", "Quits-v0", "--checkpoint-interval", 1]
+        run_main("ppo", *TINY, *flags, runs_dir=tmp_path)
+    assert ended.value.code == 5
     (run_dir,) = tmp_path.iterdir()
-    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["global_step"] in (16, 32)
+    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["global_step"] == 32
     assert not (run_dir / "summary.json").exists()
 
 

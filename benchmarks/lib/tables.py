@@ -257,12 +257,12 @@ def thesis(records: list[dict]) -> str:
     env_id = next(iter(panels))
 
     def ends(name):
-        return spread(*mean_std(first_seeds(records, methods[name][0])))
+        return spread(mean_std(first_seeds(records, methods[name][0]))[0], None)
 
     text = f"On one CPU core, the fast version trains 1M steps of {env_id} in "
     text += f"**{took(methods[FAST_VERSION])} minutes** and ends at {ends(FAST_VERSION)}. "
     text += f"CleanRL, with the same hyper-parameters, takes **{took(methods[CLEANRL])} minutes** "
-    text += f"and ends at {ends(CLEANRL)}, {SEEDS} seeds each."
+    text += f"and ends at {ends(CLEANRL)} (means of {SEEDS} seeds)."
     header = ["same hyper-parameters, one core"]
     for name in panels:
         header += [f"{name}, minutes", "return"]

@@ -22,9 +22,10 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 #   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
+#   "mujoco>=4",
 #   "mujoco-warp>=4",
 #   "warp-lang>=1.15",
-#   "gymnasium[mujoco]>=1.3",
+#   "gymnasium>=1.3",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",
@@ -45,12 +46,16 @@ import time
 from dataclasses import asdict, dataclass
 
 import gymnasium as gym
-import mujoco
-import mujoco_warp as mjw
 import numpy as np
 import tyro
-import warp as wp
 from tqdm import tqdm
+
+try:
+    import mujoco
+    import mujoco_warp as mjw
+    import warp as wp
+except ImportError as error:
+    sys.exit(f"{error}: pip install mujoco mujoco-warp warp-lang")
 
 import torch
 import torch.nn as nn
@@ -715,16 +720,23 @@ if __name__ == "__main__":
         # fast, CUDA graph: all T steps in one launch
         run_rollout()
         global_step += T * N
+        on_host = signals.cpu().numpy()  # sync
+        rewards, dones, terminations, _, episode_returns, episode_lengths = on_host
+        rewards = rewards[:T]
+        valid = dones[:T] == 0
+        ended = dones[1:] == 1  # (T, N)
+        if ended.any():  # means, as thousands of episodes may end in an iteration
+            ended_returns = episode_returns[1:][ended]
+            ended_lengths = episode_lengths[1:][ended]
+            episodic_returns.extend(map(float, ended_returns))
+            writer.add_scalar("charts/episodic_return", ended_returns.mean(), global_step)
+            writer.add_scalar("charts/episodic_length", ended_lengths.mean(), global_step)
 
         # Advantages
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
-        on_host = signals.cpu().numpy()  # sync, the one for all that is not trained on
-        rewards, dones, terminations, _, episode_returns, episode_lengths = on_host
-        rewards = rewards[:T]
-        valid = dones[:T] == 0
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
@@ -746,13 +758,6 @@ if __name__ == "__main__":
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
 
         # Log
-        ended = dones[1:] == 1  # (T, N)
-        if ended.any():  # means, as thousands of episodes may end in an iteration
-            ended_returns = episode_returns[1:][ended]
-            ended_lengths = episode_lengths[1:][ended]
-            episodic_returns += ended_returns.tolist()
-            writer.add_scalar("charts/episodic_return", ended_returns.mean(), global_step)
-            writer.add_scalar("charts/episodic_length", ended_lengths.mean(), global_step)
         for name, value in envs.metrics.items():
             writer.add_scalar(f"charts/{name}", value.item(), global_step)  # sync
         for name, value in zip(LOSSES, losses, strict=True):

@@ -40,6 +40,7 @@ GAMES = {  # that are short under an agent that has learned nothing, by task
     "ale": "ALE/Breakout-v5",
     "continuous": "Hopper-v4",
     "many": "Hopper-v4",
+    "warp": "Hopper-v5",
     "masked": "Doors-v0",
     "together": "meadow",
     "": "CartPole-v1",

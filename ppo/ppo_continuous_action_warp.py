@@ -68,7 +68,6 @@ wp.config.log_level = wp.LOG_WARNING  # no banner, and no line for each module o
 wp.init()
 
 INF = float("inf")
-
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 
 
@@ -135,6 +134,8 @@ class Task:
     humanoid: bool = False  # inertias, velocities and forces are observed, the mass centre is x
 
 
+# without Ant-v5: for steep capsules Warp turns the directions of friction, so that a reward is up to
+# 0.14 away from Gymnasium's
 TASKS = {
     "HalfCheetah-v5": Task("half_cheetah.xml", 5, 0.1, 0.1, normal=True),
     "Hopper-v5": Task(
@@ -239,6 +240,7 @@ class WarpVectorEnv:
         """What controls and contacts take from each world's reward, (N,)."""
         cost = self.task.ctrl_cost * self.ctrl.square().sum(1)
         if self.task.humanoid:
+            # weight and limit of the contacts' cost, which this task alone has
             cost += (5e-7 * self.cfrc_ext.square().sum((1, 2))).clamp(max=10.0)
         return cost
 
@@ -272,9 +274,7 @@ class WarpVectorEnv:
         qpos, qvel = self.first_states()
         self.qpos.copy_(torch.where(anew[:, None], qpos, self.qpos))
         self.qvel.copy_(torch.where(anew[:, None], qvel, self.qvel))
-        self.qacc_warmstart.masked_fill_(
-            anew[:, None], 0.0
-        )  # the solver's: nan would live on there
+        self.qacc_warmstart.masked_fill_(anew[:, None], 0.0)  # else nan would live on there
         if task.humanoid:
             self.derive()
             self.cfrc_ext.zero_()  # as after Gymnasium's reset

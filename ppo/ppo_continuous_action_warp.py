@@ -134,8 +134,8 @@ class Task:
     humanoid: bool = False  # inertias, velocities and forces are observed, the mass centre is x
 
 
-# without Ant-v5: for steep capsules Warp turns the directions of friction, so that a reward is up to
-# 0.14 away from Gymnasium's
+# without Ant-v5: Warp turns the directions of friction of a steep capsule, and the reward of a step
+# is then up to 0.14 away from Gymnasium's
 TASKS = {
     "HalfCheetah-v5": Task("half_cheetah.xml", 5, 0.1, 0.1, normal=True),
     "Hopper-v5": Task(

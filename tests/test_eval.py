@@ -366,6 +366,7 @@ def test_discrete_actions_are_drawn_or_likeliest(runs):
         ("ppo_atari_envpool", "best"),
         ("ppo_continuous_action", "first"),
         ("ppo_continuous_action_envpool", "best"),
+        ("ppo_continuous_action_warp", "first"),
     ],
 )
 def test_video(eager, game, runs, tmp_path, monkeypatch, capsys):

@@ -49,6 +49,7 @@ ready() { # whether what a requirements file lists is installed; its stamp is wr
 }
 
 make_venv() {
+  [ ! -L "$venv" ] || die "$venv is a link: setting it up anew would clear the folder that it points to"
   local python=${PYTHON:-}
   if [ -z "$python" ]; then
     for python in python3 python3.14 python3.13 python3.12 python3.11; do
@@ -105,9 +106,10 @@ if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then
   echo "run.sh: PyTorch cannot --compile in a folder with a blank in its name (its issue 191010)" >&2
 fi
 case "$task $*" in
-  "test "*) set_up requirements requirements-dev requirements-bench requirements-pettingzoo ;;
+  "test "*) set_up requirements requirements-dev requirements-bench requirements-pettingzoo requirements-warp ;;
   "bench "*) set_up requirements requirements-bench ;;
   *pettingzoo*) set_up requirements requirements-pettingzoo ;; # also ppo_eval of such a run
+  ppo_continuous_action_warp*) set_up requirements requirements-warp ;;
   *) set_up requirements ;;
 esac
 # where EnvPool has no wheel, Atari is played by ALE itself

@@ -49,6 +49,12 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
                 ("on", "compile with channels-last", f"{fast}:compile", {}),
                 ("on", "CUDA graphs", f"{fast}:cudagraphs", {}),
             ]
+    elif "physics_graph" in flags:
+        graph = "rollout" if cuda else "physics"
+        cases += [("off", f"without the {graph}'s graph", f"{full}+no-{graph}-graph", {})]
+        cases += [("on", "compile", f"{fast}:compile+no-physics-graph", {})]
+        if cuda:
+            cases += [("on", "CUDA graphs", f"{fast}:cudagraphs", {})]
     elif "numpy_acting" not in flags:  # pixels with a memory
         cases += [
             ("off", "without kept memory", full, NOT_KEPT),

@@ -512,6 +512,7 @@ PLAYERS = {  # by a checkpoint's format
     "ppo_atari_envpool_lstm": AtariLSTM,
     "ppo_continuous_action": Continuous,
     "ppo_continuous_action_envpool": ContinuousEnvPool,
+    "ppo_continuous_action_warp": Continuous,  # Gymnasium's task of that name, in MuJoCo on the CPU
 }
 
 

@@ -39,6 +39,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs EnvPool"))
 
 
+def pytest_runtest_setup(item):
+    """MuJoCo Warp's kernels are compiled once for all workers."""
+    from helpers import compile_kernels
+
+    if "warp" in item.nodeid:
+        compile_kernels("HalfCheetah-v5")
+
+
 def pytest_configure(config):
     """The workers of pytest-xdist, and what tests start, inherit the folder."""
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:

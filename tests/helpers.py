@@ -1,6 +1,8 @@
 """What several tests need: the scripts as modules, as processes, and as a main that has ended."""
 
 import ast
+import fcntl
+import functools
 import importlib
 import os
 import re
@@ -47,6 +49,18 @@ def load(name):
     if "multigpu" in name:
         alone()
     return importlib.import_module(name)
+
+
+@functools.cache
+def compile_kernels(env_id):
+    """Those of a task of MuJoCo Warp's, by one worker of pytest-xdist; the others wait, and load
+    them."""
+    script = load("ppo_continuous_action_warp")
+    folder = Path(script.wp.config.kernel_cache_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        script.WarpVectorEnv(env_id, 2, torch.device("cpu")).reset()
 
 
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
@@ -187,8 +201,9 @@ def kind(name):
 
 def task(name):
     """Its kind, or "many" where EnvPool simulates MuJoCo, "ale" where ALE simulates itself,
-    "masked" where environments say which actions are possible, "together" with several agents."""
-    for word, found in (("masked", "masked"), ("pettingzoo", "together")):
+    "warp" where MuJoCo Warp does, "masked" where environments say which actions are possible,
+    "together" with several agents."""
+    for word, found in (("masked", "masked"), ("pettingzoo", "together"), ("warp", "warp")):
         if word in name:
             return found
     if "envpool" in name:

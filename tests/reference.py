@@ -292,6 +292,42 @@ class ManyEnvs(Gymnasium):
         return state, cut_short
 
 
+class Mass:
+    """One of the worlds in tests/worlds.py, in float64."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,))
+
+    def __init__(self, n):
+        self.n, self.episode = n, 0
+
+    def reset(self):
+        self.episode += 1
+        self.where = 0.3 * np.sin(7 * self.n + 3 * self.episode)
+        self.speed, self.steps = 0.1 * np.cos(5 * self.n + self.episode), 0
+        return (np.array([self.where, self.speed, (self.where * self.speed) ** 3]),)
+
+    def step(self, action):
+        self.steps += 1
+        self.speed = 0.9 * self.speed + 0.3 * action[0] - 0.1 * self.where
+        self.where += self.speed
+        fallen = abs(self.where) > 1.2
+        seen = np.array([self.where, self.speed, (self.where * self.speed) ** 3])
+        if fallen:
+            seen[1:] = np.nan, np.inf
+        return seen, self.speed - 0.2 * (action @ action), fallen, self.steps >= 20
+
+
+class OnDevice(Gymnasium):
+    """Such worlds, whose first episodes have begun a while ago."""
+
+    def begin(self, env_id, seeds):
+        envs = [Mass(n) for n in range(len(seeds))]
+        first = np.stack([env.reset()[0] for env in envs])
+        for n, env in enumerate(envs):
+            env.steps = n * 20 // len(envs) * self.h.stagger
+        return envs, first
+
+
 def advantages(h, rewards, values, dones, terminations, over, **_):
     """(T, N): each transition's TD errors to its episode's end, the k-th times (gamma lambda)^k."""
     found = np.full(rewards.shape, np.nan)

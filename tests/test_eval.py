@@ -40,6 +40,7 @@ GAMES = {  # that are short under an agent that has learned nothing, by task
     "ale": "ALE/Breakout-v5",
     "continuous": "Hopper-v4",
     "many": "Hopper-v4",
+    "warp": "Hopper-v5",
     "masked": "Doors-v0",
     "together": "meadow",
     "": "CartPole-v1",
@@ -365,6 +366,7 @@ def test_discrete_actions_are_drawn_or_likeliest(runs):
         ("ppo_atari_envpool", "best"),
         ("ppo_continuous_action", "first"),
         ("ppo_continuous_action_envpool", "best"),
+        ("ppo_continuous_action_warp", "first"),
     ],
 )
 def test_video(eager, game, runs, tmp_path, monkeypatch, capsys):

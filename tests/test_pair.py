@@ -17,6 +17,7 @@ DIFFERENT = {"LSTM"}
 IDEAS = {
     "Args": "flags and defaults are CleanRL's for that script",
     "make_envs": "who simulates",
+    "RunningMeanStd": "numbers on the device",
     "Agent": "the network suits what is seen and done",
     "act": "what a row keeps; what is possible; a memory",
     "compute_gradients": "what is possible; whole environments for a memory; a sum over ranks",

@@ -26,7 +26,9 @@ HOPPER = ["--env-id", "Hopper-v4"]
 def job(name):
     """A pair's flags: few rows, and where needed a game that ends, or ratios that move less."""
     more = {"continuous": HOPPER, "": ["--clip-coef", 0.02], "atari": []}[kind(name)]
-    return [*SMALL, *more, *(["--env-id", "meadow"] if "pettingzoo" in name else [])]
+    others = {"pettingzoo": "meadow", "warp": "worlds:Worlds"}
+    ids = [env_id for word, env_id in others.items() if word in name]
+    return [*SMALL, *more, *(["--env-id", *ids] if ids else [])]
 
 
 OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent-coef 0.1".split()
@@ -40,6 +42,7 @@ COMPILED = {
     "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 5e-2, None)],
     "ppo_continuous_action": [([], 2, 5e-5, 5e-5)],
     "ppo_continuous_action_envpool": [([], 2, 5e-5, 5e-5)],
+    "ppo_continuous_action_warp": [([], 2, 5e-5, 5e-5)],
     "ppo": [(["--no-numpy-acting"], 2, 1e-4, 2e-4), ([], 2, 1e-4, 2e-4)],
     "ppo_lstm": [([], 2, 5e-5, 5e-5)],
     "ppo_masked": [([], 2, 3e-4, 3e-4)],
@@ -224,7 +227,9 @@ FORKS = {
 
 
 @pytest.mark.parametrize("fork", FORKS)
-@pytest.mark.parametrize("name", [fast for eager, fast in PAIRS if "atari" not in eager])
+@pytest.mark.parametrize(
+    "name", [fast for eager, fast in PAIRS if "atari" not in eager and "warp" not in eager]
+)
 def test_a_fork_of_the_agent_does_not_act_otherwise(name, fork, tmp_path, monkeypatch):
     """Who changes the network and not its copy in NumPy is told so, at the latest after an update:
     before the first one, both take CartPole's first observations for about the same.

@@ -177,6 +177,7 @@ class Job:
     hide: tuple = ()  # entries of an observation that the script leaves out
     agents: int = 1  # in an environment, each with a row
     mode: str = ""  # of a fast script
+    batched: bool = False  # an iteration's games are logged by their mean, at its end
 
     def __post_init__(self):
         more = {"normalise": self.normalise, "memory": self.memory, "hide": self.hide}
@@ -356,6 +357,26 @@ JOBS = {
             target_kl=0.004, stagger=True,
         ),
     ),
+    "warp": Job(
+        **CONTINUOUS | dict(script="ppo_continuous_action_warp", games=reference.OnDevice),
+        batched=True,
+        patch=(gym, "make", gym.make),
+        flags=ON | dict(
+            seed=3, env_id="worlds:Worlds", num_envs=8, num_steps=15, total_timesteps=360,
+            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.0,
+            target_kl=0.002, stagger=True,
+        ),
+    ),
+    "warp_off": Job(
+        **CONTINUOUS | dict(script="ppo_continuous_action_warp", games=reference.OnDevice),
+        batched=True,
+        patch=(gym, "make", gym.make),
+        flags=OFF | dict(
+            seed=2, env_id="worlds:Worlds", num_envs=4, num_steps=15, total_timesteps=180,
+            num_minibatches=3, update_epochs=2, learning_rate=1e-3, max_grad_norm=2.5,
+            stagger=False,
+        ),
+    ),
     "cheetah_run": Job(
         **CONTINUOUS | dict(script="ppo_continuous_action_envpool", games=reference.ManyEnvs),
         patch=(envpool, "make", partial(envpool.make, max_episode_steps=20)),
@@ -496,7 +517,7 @@ def behind(trace):
 
 def check(job, runs_dir, edit=None):
     """Runs a script, replays it and compares; returns the run and what the reference found."""
-    h, T, curves = job.h, job.h.num_steps, {}
+    h, T, curves, returns = job.h, job.h.num_steps, {}, []
     with mock.patch.object(*job.patch):
         run = job.run(runs_dir, edit=edit)
         assert len(run.trace) == h.total_timesteps // job.steps
@@ -533,7 +554,11 @@ def check(job, runs_dir, edit=None):
             for name, value in zip(LOSSES, expected["losses"], strict=True):
                 curves.setdefault(f"losses/{name}", []).append((step, value))
             curves.setdefault("charts/learning_rate", []).append((step, expected["rate"]))
-            for step, value, length in expected["episodes"]:
+            games = expected["episodes"]
+            returns += [value for _, value, _ in games]
+            if job.batched and games:
+                games = [(step, *np.mean([game[1:] for game in games], 0))]
+            for step, value, length in games:
                 curves.setdefault("charts/episodic_return", []).append((step, value))
                 curves.setdefault("charts/episodic_length", []).append((step, length))
     start, end = run.initial.values(), run.agent.state_dict().values()
@@ -552,7 +577,6 @@ def check(job, runs_dir, edit=None):
         assert [step for step, _ in logged[tag]] == [step for step, _ in rows], tag
         values = ([value for _, value in curve] for curve in (logged[tag], rows))
         close(*values, job.tolerance, tag)
-    returns = [value for _, value in curves["charts/episodic_return"]]
     close(run.episodic_returns, returns, job.tolerance, "returns of games")
     assert run.summary["mean_return"] == pytest.approx(np.mean(returns), 1e-4)
     assert run.summary["episodes"] == len(returns)
@@ -694,12 +718,12 @@ def check_first_weights(job, runs_dir, edit=None):
             size = 1.0 if "lstm." in key else size
             torch.testing.assert_close(x @ x.T, size**2 * torch.eye(len(x)), atol=1e-5, rtol=1e-5)
         else:
-            log_std = job is JOBS["many"] and key == "actor_logstd"
+            log_std = job in (JOBS["many"], JOBS["warp"]) and key == "actor_logstd"
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
 @pytest.mark.parametrize(
-    "name", ["atari_scripted", "cartpole", "hopper", "many", "lstm", "masked", "pettingzoo"]
+    "name", ["atari_scripted", "cartpole", "hopper", "many", "warp", "lstm", "masked", "pettingzoo"]
 )
 @pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
 def test_what_one_run_cannot_show(name, of, tmp_path):

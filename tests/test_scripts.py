@@ -60,6 +60,9 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
         hint = f"running eagerly: --compile makes this script fast{more}"
         expected.append(hint)
     expected.append(f"{mode} on cpu: {run.args.env_id}, {run.args.num_envs} envs x 8 steps")
+    if task(name) == "warp":
+        folder = run.wp.config.kernel_cache_dir
+        expected.append(f"kernels: compiled once, for about a minute, into {folder}")
     assert lines[:-1] == expected
     (run_dir,) = tmp_path.iterdir()
     assert lines[-1] == f"{run_dir}: {run.score}, {run.sps} steps/s"
@@ -149,10 +152,10 @@ def test_pep723_names_the_imports(name):
     if "torch.utils.tensorboard" in imported:
         imported.add("tensorboard")
     used = {module.split(".")[0] for module in imported} - sys.stdlib_module_names
-    used = {module.replace("_", "-") for module in used}
+    used = {{"warp": "warp-lang"}.get(module, module.replace("_", "-")) for module in used}
     if "imageio" in used:
         used.add("imageio-ffmpeg")  # which writes its videos
-    if "importlib" in imported:  # environments by the names of their modules
+    if "importlib" in imported and "warp-lang" not in used:  # modules with PettingZoo's games
         used |= {"pettingzoo", "mpe2"}
     assert declared.keys() == used
     assert metadata["requires-python"] == ">=3.11"
@@ -164,7 +167,7 @@ def test_pep723_names_the_imports(name):
         return re.sub(r"\[.*\]", "", spec)
 
     asked = {}
-    files = [ROOT / "requirements" / f"requirements{x}.txt" for x in ("", "-pettingzoo")]
+    files = [ROOT / "requirements" / f"requirements{x}.txt" for x in ("", "-pettingzoo", "-warp")]
     for line in "".join(file.read_text() for file in files).splitlines():
         if not line.startswith("#"):
             asked.setdefault(re.match(r"[\w-]+", line).group(), []).append(line)
@@ -239,6 +242,7 @@ REFUSED = [  # script, flags, a word of the error
     ("ppo_continuous_action", ["--env-id", "Matrix-v0"], "too many values to unpack"),
     ("ppo_continuous_action_envpool", ["--env-id", "CartPole-v1"], "must be a bounded Box"),
     ("ppo_continuous_action_envpool", ["--env-id", "CarRacing-v3"], "has pixels"),
+    ("ppo_continuous_action_warp", ["--env-id", "worlds:Unbounded"], "must be a bounded Box"),
     ("ppo_masked", ["--env-id", "CliffWalking-v1"], "0 of 2 environments gave"),
     ("ppo_lstm", ["--hide", 4], "index 4 is out of bounds"),
     ("ppo_pettingzoo", [*WOLF, '{"wolf": "observation_space"}'], "sheep_0 has "),
@@ -357,6 +361,8 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("many", ["--env-id", "Ant-v5", "--num-envs", 33, "--total-timesteps", 528]),
     ("many", ["--env-id", "BipedalWalker-v3", "--num-envs", 1]),
     ("many", ["--env-id", "Pendulum-v1", "--num-steps", 300, "--total-timesteps", 1200]),
+    ("warp", ["--env-id", "Swimmer-v5", "--num-envs", 1]),
+    ("warp", ["--env-id", "my_warp_env:Pendulum", "--num-envs", 8, "--total-timesteps", 128]),
     ("continuous", ["--env-id", "Hopper-v4"]),
     ("continuous", ["--env-id", "Walker2d-v5"]),
     ("continuous", ["--env-id", "Pendulum-v1", "--num-envs", 8, "--total-timesteps", 128]),
@@ -373,7 +379,8 @@ def test_other_environments(name, tmp_path):
             assert run.global_step == run.args.total_timesteps
             assert all(map(np.isfinite, run.losses))
             (run_dir,) = (tmp_path / str(i)).iterdir()
-            assert run_dir.name.startswith(f"{run.args.env_id.replace('/', '_')}__{name}__1__")
+            env_id = re.sub("[/:]", "_", run.args.env_id)
+            assert run_dir.name.startswith(f"{env_id}__{name}__1__")
 
 
 @pytest.mark.slow

@@ -20,6 +20,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 
+def warp_envs(script, args, name: str):
+    """Worlds of MuJoCo Warp, their physics captured as in the fast version."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    envs = script.WarpVectorEnv(args.env_id, args.num_envs, device)
+    fast = importlib.import_module(f"{name.removesuffix('_torchcompile')}_torchcompile")
+    envs.simulate = fast.captured_by_warp(envs.simulate, envs.device)
+    envs.derive = fast.captured_by_warp(envs.derive, envs.device)
+    return envs
+
+
 def steps_per_second(envs, num_envs: int, seconds: float) -> float:
     """Environment steps per second with random actions, after a second of them."""
     rng = np.random.default_rng(0)
@@ -29,10 +39,14 @@ def steps_per_second(envs, num_envs: int, seconds: float) -> float:
     else:
         actions = rng.uniform(space.low, space.high, (1024, num_envs, *space.shape))
         actions = actions.astype(np.float32)  # (steps, N, A)
+    if hasattr(envs, "elapsed"):  # on the device; its tensor is read to wait for it
+        actions = torch.from_numpy(actions).to(envs.elapsed.device)
     start, steps, warm = time.perf_counter(), 0, False
     while True:
         envs.step(actions[steps % len(actions)])
         steps += 1
+        if hasattr(envs, "elapsed") and steps % 16 == 0:
+            envs.elapsed[0].item()
         elapsed = time.perf_counter() - start
         if not warm and elapsed > 1:
             start, steps, warm = time.perf_counter(), 0, True
@@ -95,7 +109,10 @@ def main() -> None:
     script = importlib.import_module(given.script)
     asked = {"env_id": given.env_id, "num_envs": given.num_envs}
     args = script.Args(**{name: value for name, value in asked.items() if value is not None})
-    if hasattr(script, "envpool"):
+    on_device = hasattr(script, "WarpVectorEnv")
+    if on_device:
+        envs = warp_envs(script, args, given.script)
+    elif hasattr(script, "envpool"):
         seeds = np.random.SeedSequence(args.seed).generate_state(args.num_envs) >> 1
         envs = script.make_envs(args, seeds)
     else:
@@ -126,7 +143,8 @@ def main() -> None:
 
     action = 8 if hasattr(envs.single_action_space, "n") else 4 * envs.single_action_space.shape[0]
     flags = 3 * 8  # reward, done and termination, float64
-    found |= {"bus_bytes": agents * (obs[0].nbytes + action + flags), "bus_bytes_per_s": None}
+    acting = 0 if on_device else obs[0].nbytes + action
+    found |= {"bus_bytes": agents * (acting + flags), "bus_bytes_per_s": None}
     if torch.cuda.is_available():
         block = torch.zeros(2**28, dtype=torch.uint8).pin_memory()
         target = block.cuda()

@@ -41,6 +41,12 @@ PAIRS = {
         "HalfCheetah-v4",
         1_000_000,
     ),
+    "ppo_continuous_action_warp": Pair(
+        "ppo_continuous_action_envpool",
+        "MuJoCo on the device, in MuJoCo Warp",
+        "HalfCheetah-v5",
+        1_000_000,
+    ),
     "ppo_atari_envpool": Pair(None, "Atari on EnvPool: a CNN", "Pong-v5", 1_800_000, PONG),
     "ppo_atari": Pair(
         "ppo_atari_envpool", "Atari on ALE's own simulator", "ALE/Pong-v5", 1_800_000, PONG

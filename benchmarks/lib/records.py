@@ -92,6 +92,7 @@ def split_variant(variant: str) -> tuple[str, list[str]]:
     if name not in SCRIPTS:
         raise Failure(f"no script '{name}'; there are {', '.join(SCRIPTS)}")
     text = (ROOT / "ppo" / f"{name}.py").read_text()
+    text = text[text.index("\nclass Args:") : text.index("def __post_init__(")]
     switches = re.findall(r"^    (\w+): bool = ", text, re.MULTILINE)
     known = {word.replace("_", "-") for word in switches}
     flags = mode.split("+") if mode else []

@@ -300,7 +300,7 @@ class ParallelCamera(Camera):
         return tuple({"one": x} for x in super().step(actions))
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if "atari" not in name])
+@pytest.mark.parametrize("name", [x for x in SCRIPTS if "atari" not in x and "warp" not in x])
 def test_images_in_a_dictionary(name, tmp_path, monkeypatch):
     """Are refused as alone: they would be joined to the numbers as 0 to 255. Without them the
     dictionary is trained on."""

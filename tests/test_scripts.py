@@ -152,8 +152,10 @@ def test_pep723_names_the_imports(name):
     used = {module.replace("_", "-") for module in used}
     if "imageio" in used:
         used.add("imageio-ffmpeg")  # which writes its videos
-    if "importlib" in imported:  # environments by the names of their modules
+    if imported & {"importlib", "importlib.util"}:  # environments by the names of their modules
         used |= {"pettingzoo", "mpe2"}
+    if "onnxruntime" in imported:
+        used |= {"onnx", "onnxscript"}  # which PyTorch writes its files with
     assert declared.keys() == used
     assert metadata["requires-python"] == ">=3.11"
 
@@ -164,7 +166,7 @@ def test_pep723_names_the_imports(name):
         return re.sub(r"\[.*\]", "", spec)
 
     asked = {}
-    files = [ROOT / "requirements" / f"requirements{x}.txt" for x in ("", "-pettingzoo")]
+    files = [ROOT / "requirements" / f"requirements{x}.txt" for x in ("", "-pettingzoo", "-onnx")]
     for line in "".join(file.read_text() for file in files).splitlines():
         if not line.startswith("#"):
             asked.setdefault(re.match(r"[\w-]+", line).group(), []).append(line)

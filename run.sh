@@ -11,7 +11,7 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
 
   ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs,
                             or ppo_atari_torchcompile where EnvPool has no wheel
-  ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores and films a trained agent
+  ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores, films or exports an agent
                             one with _multigpu in its name by torchrun, a process a GPU, or 2
   ./run.sh NAME --help      the flags of that script
   ./run.sh recipe [NAME]    the tasks of ppo/recipes.toml, trained in minutes on a core; runs one
@@ -105,13 +105,15 @@ fi
 if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then
   echo "run.sh: PyTorch cannot --compile in a folder with a blank in its name (its issue 191010)" >&2
 fi
+needs=(requirements)
 case "$task $*" in
-  "test "*) set_up requirements requirements-dev requirements-bench requirements-pettingzoo requirements-warp ;;
-  "bench "*) set_up requirements requirements-bench ;;
-  *pettingzoo*) set_up requirements requirements-pettingzoo ;; # also ppo_eval of such a run
-  ppo_continuous_action_warp*) set_up requirements requirements-warp ;;
-  *) set_up requirements ;;
+  "test "*) needs+=(requirements-{dev,bench,pettingzoo,warp,onnx}) ;;
+  "bench "*) needs+=(requirements-bench) ;;
+  *pettingzoo*) needs+=(requirements-pettingzoo) ;; # also ppo_eval of such a run
+  ppo_continuous_action_warp*) needs+=(requirements-warp) ;;
 esac
+if [[ " $* " == *" --onnx "* ]]; then needs+=(requirements-onnx); fi
+set_up "${needs[@]}"
 # where EnvPool has no wheel, Atari is played by ALE itself
 if [ "$default" ] && ! "$venv/bin/python" -c 'import envpool' 2>/dev/null; then
   task=ppo_atari_torchcompile

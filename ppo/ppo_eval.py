@@ -3,6 +3,7 @@
     python ppo/ppo_eval.py runs/<run>                              # 20 games, actions sampled
     python ppo/ppo_eval.py runs/<run> --deterministic              # the most likely actions
     python ppo/ppo_eval.py runs/<run> --capture-video --video-game best
+    python ppo/ppo_eval.py runs/<run> --onnx                       # leaves the policy, policy.onnx
 
 Atari is played as in training, to the last life and with unclipped rewards, MuJoCo with the
 statistics that normalised the observations in training, frozen. Leaves eval.json, and on request a
@@ -25,14 +26,19 @@ Shapes: M games side by side, A actions, D numbers of an observation, K agents i
 #   "tqdm",
 #   "imageio",
 #   "imageio-ffmpeg",
+#   "onnx",  # these three for --onnx
+#   "onnxscript",
+#   "onnxruntime",
 # ]
 # ///
 import ctypes
-import importlib
+import importlib.util
+import io
 import json
+import logging
 import os
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -61,6 +67,7 @@ class Args:
     capture_video: bool = False  # film one of the games: video.mp4
     video_game: Literal["first", "best"] = "first"  # which one
     max_steps: int = 27_000  # a game that has not ended then is cut, Atari's own limit
+    onnx: bool = False  # write the policy to policy.onnx, which then plays
 
     def __post_init__(self):
         if min(self.episodes, self.num_envs, self.max_steps) < 1 or self.seed < 0:
@@ -90,6 +97,8 @@ class Discrete:
     """Plays an environment of Gymnasium's with the networks of ppo."""
 
     fps = 30  # where the environment does not say
+    reads = ()  # attributes that the policy reads beside observations: a mask, a memory's state
+    outputs = ("logits",)  # of the policy
     actor = "actor"  # the network that acts
     last = "actor.4.bias"  # its last weights, as many as actions
     hint = "on Debian, apt install libegl1 (MUJOCO_GL=egl) or libosmesa6 (MUJOCO_GL=osmesa)"
@@ -123,9 +132,13 @@ class Discrete:
             hidden = F.linear(torch.tanh(hidden) if layer else hidden, weight, bias)
         return hidden
 
+    def policy(self, obs):
+        """(M, ...), as the environment gives them -> what outputs names, (M, A) float32 each."""
+        return (self.logits(obs),)
+
     def act(self, obs, generators):
         """Observations, (M, ...) -> (M,) int64; each game draws from its own generator."""
-        probs = self.logits(torch.from_numpy(obs)).softmax(-1)  # (M, A)
+        probs = self.policy(torch.from_numpy(obs))[0].softmax(-1)  # (M, A)
         if not self.deterministic:
             noise = [torch.empty(probs.shape[1:]).exponential_(generator=g) for g in generators]
             probs = probs / torch.stack(noise)
@@ -167,6 +180,8 @@ def action_masks(envs, info):
 class Masked(Discrete):
     """Plays an environment of Gymnasium's that gives masks with the networks of ppo_masked."""
 
+    reads = ("mask",)
+
     def reset(self, seeds, **options):
         """As Discrete's."""
         self.envs, obs = super().reset(seeds, **options)
@@ -174,8 +189,12 @@ class Masked(Discrete):
 
     def logits(self, obs):
         """(M, D) -> (M, A) float32; what info["action_mask"] forbids has probability 0."""
-        mask = action_masks(self.envs, self.info)  # (M, A), came with obs
-        return torch.where(mask, super().logits(obs), -1e8)
+        return torch.where(self.mask, super().logits(obs), -1e8)
+
+    def act(self, obs, generators):
+        """As Discrete's."""
+        self.mask = action_masks(self.envs, self.info)  # (M, A), came with obs
+        return super().act(obs, generators)
 
 
 class ParallelEnvs:
@@ -311,22 +330,24 @@ class SharedPolicy(Discrete):
 class Continuous(Discrete):
     """Plays an environment of Gymnasium's with the networks of ppo_continuous_action."""
 
+    outputs = "mean", "std"
     actor = "actor_mean"
     last = "actor_logstd"
 
     def __init__(self, checkpoint, deterministic):
         super().__init__(checkpoint, deterministic)
         mean, var, _ = checkpoint["obs_rms"]
-        self.mean, self.std = np.array(mean), np.sqrt(np.array(var) + 1e-8)  # (D,)
+        self.mean = torch.tensor(mean, dtype=torch.float64)  # (D,)
+        self.std = (torch.tensor(var, dtype=torch.float64) + 1e-8).sqrt()
 
-    def gaussian(self, obs):
-        """(M, D) -> mean (M, A), std (1, A), float32."""
-        return self.logits(obs), self.weights["actor_logstd"].exp()
+    def policy(self, obs):
+        """As Discrete's; the networks see what obs_rms scales."""
+        mean = self.logits(((obs.double() - self.mean) / self.std).clamp(-10.0, 10.0))
+        return mean, self.weights["actor_logstd"].exp().expand_as(mean)
 
     def act(self, obs, generators):
         """(M, D) -> (M, A) float32, clipped to what the space allows."""
-        scaled = np.clip((obs - self.mean) / self.std, -10.0, 10.0)
-        action, std = self.gaussian(torch.from_numpy(scaled))
+        action, std = self.policy(torch.from_numpy(obs))
         if not self.deterministic:
             noise = [torch.empty(action.shape[1]).normal_(generator=g) for g in generators]
             action = action + std * torch.stack(noise)
@@ -459,6 +480,7 @@ class Memory:
     """The LSTM of ppo_lstm and ppo_atari_envpool_lstm, zero at a game's start."""
 
     done, lstm = False, "lstm"
+    reads = ("lstm_state",)  # (2, M, H)
 
     def reset(self, seeds, **options):
         """As the simulator's."""
@@ -467,13 +489,17 @@ class Memory:
         return super().reset(seeds, **options)
 
     def remember(self, hidden):
-        """(M, D) -> (M, H), and the state on to the next step: zero after a life's last one."""
+        """(M, D) -> (M, H), and the state on to the next step."""
         names = "from_x.weight", "from_h.weight", "from_x.bias", "from_h.bias"
         weights = (self.weights[f"{self.lstm}.{name}"] for name in names)
         self.lstm_state = torch.stack(torch.lstm_cell(hidden, tuple(self.lstm_state), *weights))
-        hidden = self.lstm_state[0]
+        return self.lstm_state[0]
+
+    def act(self, obs, generators):
+        """As the simulator's; after a life's last step the state is zero."""
+        actions = super().act(obs, generators)
         self.lstm_state = self.lstm_state * ~torch.as_tensor(self.done).unsqueeze(-1)
-        return hidden
+        return actions
 
 
 class DiscreteLSTM(Memory, Discrete):
@@ -500,6 +526,74 @@ class AtariLSTM(Memory, Atari):
     """Plays an Atari game in EnvPool with the networks of ppo_atari_envpool_lstm."""
 
     stack_num = 1
+
+
+class Exported(torch.nn.Module):
+    """A player's policy in an ONNX file, which is written at the first step and plays from then on.
+
+    Inputs: obs, (rows, ...), as the environment gives them, and what the policy reads beside them:
+    mask, (rows, A) bool, or lstm_state, (2, rows, H), zeros at a game's start. Outputs: logits, or
+    mean and std, (rows, A) float32, and next_lstm_state.
+    """
+
+    def __init__(self, player, path, progress):
+        super().__init__()
+        self.player, self.path, self.progress, self.session = player, path, progress, None
+        self.policy, player.policy = player.policy, self.play
+        self.inputs, self.memory = ["obs", *player.reads], "lstm_state" in player.reads
+
+    def forward(self, inputs):
+        """The policy as a function of all that it reads, for the exporter."""
+        for name, x in zip(self.player.reads, inputs[1:], strict=True):
+            setattr(self.player, name, x)
+        outputs = self.policy(inputs[0])
+        return (*outputs, self.player.lstm_state) if self.memory else outputs
+
+    def write(self, inputs):
+        """Writes the file, and opens it."""
+        import onnxruntime
+
+        rows = torch.export.Dim("rows")
+        axes = [1 if name == "lstm_state" else 0 for name in self.inputs]  # of the rows
+        # subtle: twice the rows, as of a single one the exporter makes a constant
+        inputs = [torch.cat([x, x], axis) for x, axis in zip(inputs, axes, strict=True)]
+        # it warns of old names within PyTorch, and that there is no torchvision: that is harmless,
+        # and a wrong file would show in the returns
+        logging.getLogger("torch").setLevel(logging.ERROR)
+        with redirect_stderr(io.StringIO()):
+            program = torch.onnx.export(
+                self.eval(),
+                (inputs,),
+                input_names=self.inputs,
+                output_names=[*self.player.outputs, *["next_lstm_state"] * self.memory],
+                dynamic_shapes=([{axis: rows} for axis in axes],),
+                verbose=False,
+            )
+        for node in program.model.graph:
+            node.metadata_props.clear()  # lines and folders of this machine's files
+        program.save(self.path)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()  # else one for each core
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self.session = onnxruntime.InferenceSession(self.path, options)
+
+    def play(self, obs):
+        """As the player's policy; the agents of a game are rows."""
+        games = obs.shape[: 2 if isinstance(self.player, SharedPolicy) else 1]
+        inputs = [obs.flatten(0, len(games) - 1)]
+        inputs += [getattr(self.player, name) for name in self.player.reads]
+        try:
+            if self.session is None:
+                self.write(inputs)
+        except Exception as error:  # of a network that it cannot trace, of a full disk
+            self.progress.close()
+            text, *_ = str(error.__cause__ or error).strip().splitlines() or [repr(error)]
+            fail("--onnx", f"{self.path} cannot be written: {text}")
+        fed = {name: x.numpy() for name, x in zip(self.inputs, inputs, strict=True)}
+        outputs = [torch.from_numpy(x) for x in self.session.run(None, fed)]
+        if self.memory:
+            self.player.lstm_state = outputs.pop()
+        return [x.unflatten(0, games) for x in outputs]
 
 
 PLAYERS = {  # by a checkpoint's format
@@ -575,9 +669,14 @@ def play(player, seeds, progress, max_steps):
 if __name__ == "__main__":
     args = tyro.cli(Args)
     player, games = args.player, []
+    needs = ["onnx", "onnxscript", "onnxruntime"] if args.onnx else []
+    if missing := [name for name in needs if importlib.util.find_spec(name) is None]:
+        fail("--onnx", f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})")
     # a game's seed starts its environment and draws its actions; no game of training has it
     seeds = np.random.SeedSequence(args.seed, spawn_key=(1,)).generate_state(args.episodes) >> 1
     with tqdm(total=args.episodes, unit="game") as progress:
+        if args.onnx:
+            Exported(player, f"{args.run}/policy.onnx", progress)
         for start in range(0, args.episodes, args.num_envs):
             some = seeds[start : start + args.num_envs].tolist()
             games += play(player, some, progress, args.max_steps)

@@ -2,12 +2,14 @@
 
 import inspect
 import json
+import os
 import random
 import re
 import runpy
 import shutil
+import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 
 import doors
@@ -15,11 +17,13 @@ import envpool
 import gymnasium as gym
 import imageio.v2 as imageio
 import numpy as np
+import onnxruntime
 import pytest
 from gymnasium.spaces import Box
 from helpers import (
     PAIRS,
     PPO,
+    ROOT,
     TINY,
     load,
     memory,
@@ -116,20 +120,19 @@ def test_the_network_is_the_agents(pair):
             else:
                 expected = [probs.logits]
     if "masked" in pair[0]:
-        player.envs = SimpleNamespace(num_envs=2, single_action_space=gym.spaces.Discrete(2))
-        mask = storage["masks"][0].numpy()
-        player.info = {"action_mask": mask, "_action_mask": np.ones(2, bool)}
+        player.mask = storage["masks"][0]
     if "lstm" in pair[0]:
         player.lstm_state, found = state[0] if state.dim() == 4 else state, []
+        policy = player.policy
+        player.policy = lambda obs: found.extend(policy(obs)) or found[-1:]
         for obs, done in zip(storage["obs"], storage["dones"].bool(), strict=True):
             player.done = done.numpy()
-            found.append(player.logits(obs))
+            player.act(obs.numpy(), [rng, rng])
         found = [torch.stack(found).log_softmax(-1)]
     elif "continuous" in pair[0]:
-        mean, std = player.gaussian(obs)
-        found = mean, std.expand_as(mean)
+        found = player.policy(obs)
     else:
-        found = [player.logits(obs).log_softmax(-1)]
+        found = [player.policy(obs)[0].log_softmax(-1)]
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -245,6 +248,146 @@ def test_frozen_statistics_scale_as_in_training(tmp_path):
         expected = run.agent(torch.from_numpy(scaled.astype(np.float32)))[0].mean.numpy()
     for _ in range(2):
         np.testing.assert_array_equal(player.act(obs, []), expected)
+
+
+@pytest.fixture(scope="module")
+def exported(runs, tmp_path_factory):
+    """A copy of a format's run with its policy.onnx, which has played one game."""
+
+    @cache
+    def export(eager):
+        run_dir = shutil.copytree(runs[eager], tmp_path_factory.mktemp("onnx") / "run")
+        with pytest.MonkeyPatch.context() as patch:
+            assert evaluate(patch, run_dir, "--episodes", 1, "--max-steps", 5, "--onnx") is None
+        assert len(json.loads((run_dir / "eval.json").read_text())["returns"]) == 1
+        return run_dir
+
+    return export
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eager", SHORT)
+def test_policy_as_onnx(eager, exported):
+    """Gives what the player gives, with its normalisation, its mask or its memory's state, for one
+    row and for seven, of what the environment shows; and says nothing of this machine."""
+    path = exported(eager) / "policy.onnx"
+    player = load("ppo_eval").Args(run=str(path.parent)).player
+    envs, first = player.reset([1, 2])
+    shape = first.shape[1:] if "atari" in eager else first.shape[-1:]
+    session, rng = onnxruntime.InferenceSession(path), np.random.default_rng(1)
+    for rows in (1, 7):
+        fed = {"obs": rng.normal(scale=3.0, size=(rows, *shape)).astype(first.dtype)}
+        if "atari" in eager:
+            fed["obs"] = rng.integers(0, 256, (rows, *shape), np.uint8)
+        if "masked" in eager:
+            fed["mask"] = rng.random((rows, 5)) < 0.5
+        if "lstm" in eager:
+            size = player.lstm_state.shape[-1]
+            fed["lstm_state"] = rng.normal(size=(2, rows, size)).astype(np.float32)
+        for name in player.reads:
+            setattr(player, name, torch.from_numpy(fed[name]))
+        expected = dict(
+            zip(player.outputs, player.policy(torch.from_numpy(fed["obs"])), strict=True)
+        )
+        if "lstm" in eager:
+            expected["next_lstm_state"] = player.lstm_state
+        assert [x.name for x in session.get_outputs()] == [*expected]
+        for found, x in zip(session.run(None, fed), expected.values(), strict=True):
+            np.testing.assert_allclose(found, x.numpy(), rtol=0, atol=1e-5)
+            assert len(found) == rows or found.shape[1] == rows
+    assert b"ppo_eval" not in path.read_bytes()
+
+
+def onnx_of(network, path):
+    """A player of several agents whose network is another, by what is exported of it."""
+    evaluation = load("ppo_eval")
+    checkpoint = {"args": {"env_id": "meadow", "env_kwargs": "{}"}, "agent": network}
+    player = evaluation.SharedPolicy(checkpoint, deterministic=False)
+    evaluation.Exported(player, str(path), SimpleNamespace(close=lambda: None))
+    return player
+
+
+def test_what_plays_is_the_file(tmp_path, capfd):
+    """Of a fork with wider layers too; what becomes of the weights is all one to it. To write it
+    says nothing."""
+    rng = torch.Generator().manual_seed(1)
+    shapes = {"0": (48, 3), "2": (40, 48), "4": (4, 40)}
+    network = {f"actor.{x}.weight": torch.randn(y, generator=rng) for x, y in shapes.items()}
+    network |= {f"actor.{x}.bias": torch.randn(y[0], generator=rng) for x, y in shapes.items()}
+    player, obs = onnx_of(network, tmp_path / "policy.onnx"), torch.randn(2, 3, 3, generator=rng)
+    expected = player.logits(obs)
+    player.policy(obs)
+    assert capfd.readouterr() == ("", "")
+    for weights in network.values():
+        weights.zero_()
+    torch.testing.assert_close(player.policy(obs)[0], expected, rtol=0, atol=1e-5)
+
+
+def test_a_network_that_cannot_be_traced(tmp_path, capsys, monkeypatch):
+    """Of a fork: one line."""
+    evaluation = load("ppo_eval")
+    branch = lambda player, obs: obs if obs.sum() > 0 else -obs  # noqa: E731
+    monkeypatch.setattr(evaluation.SharedPolicy, "logits", branch)
+    with pytest.raises(SystemExit) as ended:
+        onnx_of({}, tmp_path / "policy.onnx").policy(torch.randn(2, 3, 3))
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(lines) == 1 and "error: argument --onnx: " in lines[0]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_onnx_needs_is_named(runs, tmp_path, monkeypatch, capsys):
+    """Once it is asked for."""
+    run_dir = on("CartPole-v1", runs["ppo"], tmp_path)
+    for name in ("onnxscript", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert evaluate(monkeypatch, run_dir, "--episodes", 1) is None
+    capsys.readouterr()
+    assert evaluate(monkeypatch, run_dir, "--episodes", 1, "--onnx") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "argument --onnx: not installed: onnxscript, onnxruntime (pip install" in line
+
+
+def deployed(eager, path):
+    """The guide's program that plays with ONNX Runtime, with its lines for a kind of policy."""
+    guide = (PPO / "README.md").read_text()
+    (program,) = re.findall(
+        r"```python\n(import gymnasium[^`]+?onnxruntime.+?)```", guide, re.DOTALL
+    )
+    hunks = dict(zip(LINES, re.findall(r"```diff\n(.+?)```", guide, re.DOTALL), strict=True))
+    # each change: lines that are there before, then lines that are there after
+    for change in re.findall(r"((?:^[ -].*\n)+)((?:^\+.*\n)+)", hunks.get(eager, ""), re.MULTILINE):
+        before, after = ([line[1:] for line in lines.splitlines()] for lines in change)
+        if change[0].startswith(" "):
+            after = before + after
+        before, after = ("".join(f"{line}\n" for line in lines) for lines in (before, after))
+        assert program.count(before) == 1, before
+        program = program.replace(before, after)
+    program = program.replace("runs/<run>", str(path))
+    return program.replace("CartPole-v1", SHORT[eager])
+
+
+LINES = "ppo_masked", "ppo_lstm", "ppo_continuous_action"  # in the order of the guide's hunks
+
+
+@pytest.mark.slow
+def test_a_policy_plays_without_pytorch(exported, tmp_path):
+    """By the guide's lines, with the returns of the same games here."""
+    kinds = ["ppo", *LINES]
+    programs = [deployed(eager, exported(eager)) for eager in kinds]
+    ends = ["import sys", "assert 'torch' not in sys.modules and 'ppo_eval' not in sys.modules"]
+    (tmp_path / "play.py").write_text("\n".join(["import doors", *programs, *ends]))
+    done = subprocess.run(
+        [sys.executable, tmp_path / "play.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    evaluation, bar = load("ppo_eval"), SimpleNamespace(update=lambda: None)
+    for eager, printed in zip(kinds, done.stdout.split(), strict=True):
+        args = evaluation.Args(run=str(exported(eager)), deterministic=True)
+        (game,) = evaluation.play(args.player, [1], bar, args.max_steps)
+        assert float(printed) == pytest.approx(game.total, rel=1e-3), eager
 
 
 @pytest.mark.slow

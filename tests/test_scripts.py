@@ -155,8 +155,10 @@ def test_pep723_names_the_imports(name):
     used = {{"warp": "warp-lang"}.get(module, module.replace("_", "-")) for module in used}
     if "imageio" in used:
         used.add("imageio-ffmpeg")  # which writes its videos
-    if "importlib" in imported and "warp-lang" not in used:  # modules with PettingZoo's games
+    if imported & {"importlib", "importlib.util"} and "warp-lang" not in used:  # PettingZoo's games
         used |= {"pettingzoo", "mpe2"}
+    if "onnxruntime" in imported:
+        used |= {"onnx", "onnxscript"}  # which PyTorch writes its files with
     assert declared.keys() == used
     assert metadata["requires-python"] == ">=3.11"
 
@@ -167,7 +169,8 @@ def test_pep723_names_the_imports(name):
         return re.sub(r"\[.*\]", "", spec)
 
     asked = {}
-    files = [ROOT / "requirements" / f"requirements{x}.txt" for x in ("", "-pettingzoo", "-warp")]
+    kinds = ("", "-pettingzoo", "-warp", "-onnx")
+    files = [ROOT / "requirements" / f"requirements{x}.txt" for x in kinds]
     for line in "".join(file.read_text() for file in files).splitlines():
         if not line.startswith("#"):
             asked.setdefault(re.match(r"[\w-]+", line).group(), []).append(line)

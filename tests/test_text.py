@@ -134,7 +134,7 @@ def test_an_agent_acts_in_a_program_of_ones_own(tmp_path, monkeypatch):
 
 def test_the_timeline_is_what_runs(tmp_path, monkeypatch, capsys):
     """The guide's program prints the rows that stand below it, and they obey its formulas."""
-    program, _ = PROGRAMS
+    program, *_ = PROGRAMS
     (tmp_path / "ppo").symlink_to(PPO)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [])
@@ -231,3 +231,29 @@ def test_run_sh():
     done = call("ppo_atari_envpol")
     assert done.returncode == 2 and "ppo_atari_envpol" in done.stderr and not done.stdout
     assert SCRIPTS[0] in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_run_sh_installs_what_a_command_needs(tmp_path):
+    """Beside what all need, which is there, by a python that tells what it is asked to do."""
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@" >&2\n')
+    python.chmod(0o755)
+    (tmp_path / "ppo").mkdir()
+    (tmp_path / "ppo/ppo_eval.py").touch()
+    (tmp_path / "requirements").symlink_to(ROOT / "requirements")
+    text = (ROOT / "run.sh").read_text()
+    ready = text[text.index("fingerprint()") : text.index("ready()")]
+    stamp = f"root={tmp_path} venv={tmp_path}/.venv\n{ready}\nfingerprint requirements"
+    stamp = subprocess.run(["bash", "-c", stamp], capture_output=True, check=True).stdout
+    (tmp_path / ".venv/.requirements").write_bytes(stamp)
+    (tmp_path / "run.sh").write_text(text)
+
+    def installed(*words):
+        command = ["bash", tmp_path / "run.sh", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return re.findall(r"-r \S+/requirements-(\w+)\.txt", done.stderr)
+
+    assert installed("ppo_eval", "runs/x") == []
+    assert installed("ppo_eval", "runs/ppo_pettingzoo", "--onnx") == ["pettingzoo", "onnx"]
+    assert installed("ppo_eval", "runs/x", "--onnx", "--episodes", "1") == []  # it is there

@@ -496,13 +496,17 @@ if __name__ == "__main__":
             agent_inference.load_state_dict(agent.state_dict())  # sync
             for row in noise:
                 row.normal_()
-            host_noise = noise.cpu()  # sync
-            scaled_noise = (host_noise * agent_inference.actor_logstd.exp()).numpy()
-            # subtle: a fork that changes Agent.policy must change actor_numpy, or is stopped here
-            action = torch.from_numpy(actor_numpy(layers, obs[0].numpy()) + scaled_noise[0])
-            probs = agent_inference.policy(obs[0])
-            expected = probs.mean + probs.stddev * host_noise[0]
-            assert torch.allclose(action, expected, 1e-4, 1e-4), "actor_numpy is not Agent.policy"
+            std = agent_inference.actor_logstd.exp()  # (1, A)
+            scaled_noise = (noise.cpu() * std).numpy()  # sync
+            # subtle: a fork that changes act or Agent.policy must change what is in NumPy, or is
+            # stopped: from the same noise both draw the same actions
+            state = torch.get_rng_state()
+            acted = act(agent_inference, obs[0])
+            torch.set_rng_state(state)
+            drawn = torch.empty(noise[0].shape).normal_()
+            torch.set_rng_state(state)
+            action = torch.from_numpy(actor_numpy(layers, obs[0].numpy())) + std * drawn
+            assert torch.allclose(action, acted, 1e-4, 1e-4), "what acts is not act"
         for step in range(T):
             # fast, both: the mean and the noise of probs.sample()
             if numpy_acting:

@@ -3,7 +3,7 @@
     python ppo/ppo_continuous_action_warp.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo_continuous_action_envpool.py ppo/ppo_continuous_action_warp.py   # what it needs
 
-Not here: a simulator on the host, on a CPU faster than Warp (ppo_continuous_action_envpool.py).
+Not here: MuJoCo on the host, which on a CPU is faster (ppo_continuous_action_envpool.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's
 ppo_continuous_action.py; tasks, gymnasium/envs/mujoco/*_v5.py; defaults, the script on EnvPool's.
 
@@ -175,15 +175,15 @@ class WarpVectorEnv:
 
     A class of your own, for `--env-id module:Class`, needs what the script uses:
     Class(num_envs, device)
-    num_envs; single_observation_space, single_action_space: Boxes, the second one bounded
+    single_observation_space, single_action_space: Boxes, (D,) and (A,), the second one bounded
     max_episode_steps; elapsed: (N,), steps of each episode, which the script may change
     metrics: {name: tensor ()}, logged once an iteration; may be empty
     reset() -> obs (N, D) float32
     step(action (N, A)) -> obs (N, D), reward (N,) float32, terminated (N,), truncated (N,) bool
 
     The step after an episode's end ignores the action and starts anew: first observation, reward 0,
-    no flags. Nothing waits for the device, shapes never change, and state is written in place, as a
-    CUDA graph asks for; random numbers come from PyTorch's default generator.
+    no flags. Shapes never change, the host reads no value, and state is written in place, as a CUDA
+    graph asks for; random numbers come from PyTorch's default generator.
     """
 
     def __init__(self, env_id, num_envs, device):
@@ -222,7 +222,11 @@ class WarpVectorEnv:
         self.single_action_space = gym.spaces.Box(low, high)
 
     def simulate(self):
-        """Launches the kernels of a step's physics."""
+        """Launches the kernels of a step's physics.
+
+        sync: on a GPU the host asks in each iteration of the solver whether it has converged;
+        where the launches are captured, it does not.
+        """
         with wp.ScopedDevice(self.device):
             for _ in range(self.task.frame_skip):
                 mjw.step(self.model, self.data)
@@ -270,9 +274,9 @@ class WarpVectorEnv:
         return self.step(torch.zeros_like(self.ctrl))[0]
 
     def step(self, action):
-        """Steps all worlds; those whose episode has ended start anew instead. As above."""
+        """Steps all worlds; those whose episode has ended start anew instead."""
         task, anew = self.task, self.done.clone()
-        # no forces act in a first state; the physics of a world that starts anew is for nothing
+        # controls of a first state are 0; the physics of a world that starts anew is for nothing
         self.ctrl.copy_(torch.where(anew[:, None], 0.0, action))
         self.simulate()
         obs, x = self.observe(), self.position()
@@ -305,7 +309,7 @@ class WarpVectorEnv:
 # fast, both: launching the kernels of a step one by one takes longer than running them
 def captured_by_warp(launch, device):
     """Captures the kernels that `launch` launches, on a CPU as well; returns what replays them."""
-    launch()  # compiles and loads them
+    launch()  # compiles and loads them; subtle: it steps the worlds too, which reset() undoes
     with wp.ScopedCapture(device) as capture:
         launch()
     return lambda: wp.capture_launch(capture.graph)
@@ -428,7 +432,7 @@ def act(agent, obs):
 
 @torch.no_grad()
 def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args, step):
-    """One step of all environments, written into the rollout; nothing waits for the device.
+    """One step of all environments, written into the rollout; the host reads no value.
 
     low, high: (A,), bounds of actions; storage, signals: as in main; step: a row, 0 to T - 1.
     """
@@ -453,8 +457,8 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     discounted[step + 1] = torch.where(valid, sums, discounted[step])
     return_rms.update(discounted[step + 1].unsqueeze(1), valid)
     rewards[step] = return_rms.scale(reward)
-    episode_returns[step + 1] = (episode_returns[step] + reward) * valid
-    episode_lengths[step + 1] = (episode_lengths[step] + 1) * valid
+    episode_returns[step + 1] = torch.where(valid, episode_returns[step] + reward, 0.0)
+    episode_lengths[step + 1] = torch.where(valid, episode_lengths[step] + 1, 0.0)
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -624,7 +628,7 @@ if __name__ == "__main__":
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
     if mode == "eager":
-        print("running eagerly: --compile makes this script fast")
+        print("running eagerly: --compile makes this script fast, with a GPU --cudagraphs too")
     print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed(args.seed + global_step)
@@ -633,12 +637,13 @@ if __name__ == "__main__":
 
     # environments
     envs = make_envs(args, device)
-    # fast, both: Warp's launches, captured. A simulator of your own may do so in its class
-    if isinstance(envs, WarpVectorEnv) and rollout_graph:
-        envs.simulate, envs.derive = map(on_torch_stream, (envs.simulate, envs.derive))
-    elif isinstance(envs, WarpVectorEnv) and mode != "eager" and args.physics_graph:
-        envs.simulate = captured_by_warp(envs.simulate, envs.device)
-        envs.derive = captured_by_warp(envs.derive, envs.device)
+    # fast, both: Warp's launches, captured. A class of your own may capture what it launches
+    if isinstance(envs, WarpVectorEnv):
+        if rollout_graph:
+            envs.simulate, envs.derive = map(on_torch_stream, (envs.simulate, envs.derive))
+        elif mode != "eager" and args.physics_graph:
+            envs.simulate = captured_by_warp(envs.simulate, envs.device)
+            envs.derive = captured_by_warp(envs.derive, envs.device)
     obs_shape, action_shape = envs.single_observation_space.shape, envs.single_action_space.shape
 
     # agent, optimizer (fused: one kernel steps all parameters) and running statistics
@@ -679,13 +684,15 @@ if __name__ == "__main__":
     signals = torch.zeros((6, T + 1, N), dtype=torch.float64, device=device)
     space = envs.single_action_space
     low, high = (torch.from_numpy(x).to(device) for x in (space.low, space.high))
-    next_obs = envs.reset()  # a resumed run plays new episodes, as it goes on with random numbers
+    next_obs = envs.reset()
     obs_rms.update(next_obs)
     obs[T] = obs_rms.scale(next_obs - obs_rms.mean)
     # --stagger: where episodes end by their time limit alone, all would end in the same step for
-    # ever. So first episodes begin as if some steps had been made, spread over an episode's length
+    # ever. So first episodes begin as if some steps had been made, spread over an episode's length,
+    # and their returns do not count
     if args.stagger:
         envs.elapsed.copy_(torch.arange(N) * envs.max_episode_steps // N)
+        signals[4, T] = torch.nan
 
     # fast, both: network, loss, backward and clipping become one call, of fused kernels;
     # train_epoch calls it by its old name
@@ -726,10 +733,9 @@ if __name__ == "__main__":
         rewards, dones, terminations, _, episode_returns, episode_lengths = on_host
         rewards = rewards[:T]
         valid = dones[:T] == 0
-        ended = dones[1:] == 1  # (T, N)
+        ended = (dones[1:] == 1) & ~np.isnan(episode_returns[1:])  # (T, N)
         if ended.any():  # means, as thousands of episodes may end in an iteration
-            ended_returns = episode_returns[1:][ended]
-            ended_lengths = episode_lengths[1:][ended]
+            ended_returns, ended_lengths = on_host[4:, 1:][:, ended]
             episodic_returns.extend(map(float, ended_returns))
             writer.add_scalar("charts/episodic_return", ended_returns.mean(), global_step)
             writer.add_scalar("charts/episodic_length", ended_lengths.mean(), global_step)

@@ -528,7 +528,8 @@ if __name__ == "__main__":
             for row in noise:
                 row.exponential_()
             log_noise = noise.log().cpu().numpy()  # sync
-            # subtle: a fork that changes Agent must change agent_numpy, or is stopped here
+            # subtle: a fork that changes act or Agent must change what is in NumPy, or is stopped:
+            # from the same noise both draw the same actions
             logits, value, next_state = agent_numpy(weights, obs[0].numpy(), dones[0], host_state)
             logits = torch.from_numpy(logits).log_softmax(-1)
             with torch.no_grad():
@@ -536,6 +537,15 @@ if __name__ == "__main__":
                 probs, *expected = agent_inference(obs[0], done, lstm_state)
             for x, y in zip((logits, value, next_state), (probs.logits, *expected), strict=True):
                 assert np.allclose(x, y, 1e-4, 1e-4), "agent_numpy is not Agent"
+            row = {key: torch.zeros(N) for key in ("actions", "logprobs", "values")}
+            row |= {"obs": obs[0], "dones": done}
+            state = torch.get_rng_state()
+            acted, _ = act(agent_inference, row, lstm_state)
+            torch.set_rng_state(state)
+            drawn = torch.empty(noise[0].shape).exponential_()
+            torch.set_rng_state(state)
+            differ = (logits - drawn.log()).argmax(-1) != acted
+            assert differ.sum() <= 1, "what acts is not act"  # one may be a tie, but for rounding
         for step in range(T):
             # fast, both: the argmax of log(probs / noise), as in probs.sample()
             if numpy_acting:

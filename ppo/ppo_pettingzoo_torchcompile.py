@@ -527,10 +527,18 @@ if __name__ == "__main__":
             for row in noise:
                 row.exponential_()
             log_noise = noise.log().cpu().numpy()  # sync
-            # subtle: a fork that changes Agent.policy must change actor_numpy, or is stopped here
+            # subtle: a fork that changes act or Agent.policy must change what is in NumPy, or is
+            # stopped: from the same noise both draw the same actions
+            state = torch.get_rng_state()
+            acted = act(agent_inference, obs[0])
+            torch.set_rng_state(state)
+            drawn = torch.empty(noise[0].shape).exponential_()
+            torch.set_rng_state(state)
             logits = torch.from_numpy(actor_numpy(layers, obs[0].numpy())).log_softmax(-1)
             expected = agent_inference.policy(obs[0]).logits
             assert torch.allclose(logits, expected, 1e-4, 1e-4), "actor_numpy is not Agent.policy"
+            differ = (logits - drawn.log()).argmax(-1) != acted
+            assert differ.sum() <= 1, "what acts is not act"  # one may be a tie, but for rounding
         for step in range(T):
             # fast, both: the argmax of log(probs / noise), as in probs.sample()
             if numpy_acting:

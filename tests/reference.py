@@ -318,7 +318,7 @@ class Mass:
 
 
 class OnDevice(Gymnasium):
-    """Such worlds, whose first episodes have begun a while ago."""
+    """Such worlds, whose first episodes have begun a while ago, and whose returns do not count."""
 
     def begin(self, env_id, seeds):
         envs = [Mass(n) for n in range(len(seeds))]
@@ -326,6 +326,11 @@ class OnDevice(Gymnasium):
         for n, env in enumerate(envs):
             env.steps = n * 20 // len(envs) * self.h.stagger
         return envs, first
+
+    def step(self, actions):
+        first = np.array([env.episode == 1 for env in self.envs])
+        state, reward, raw, ends = super().step(actions)
+        return state, reward, np.where(first & self.h.stagger, np.nan, raw), ends
 
 
 def advantages(h, rewards, values, dones, terminations, over, **_):
@@ -414,7 +419,8 @@ def follow(h, network, policy, games, initial, trace):
                 paid = [x for x in unfinished[n : n + K] if x]  # by those who took part
                 if all(ends[n : n + K]) and paid:
                     total = float(np.mean([sum(x) for x in paid]))
-                    episodes.append([(iteration * T + t + 1) * E, total, max(map(len, paid))])
+                    if not np.isnan(total):
+                        episodes.append([(iteration * T + t + 1) * E, total, max(map(len, paid))])
                     for x in paid:
                         x.clear()
         found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}

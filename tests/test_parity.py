@@ -226,10 +226,11 @@ FORKS = {
 }
 
 
+IN_NUMPY = [fast for eager, fast in PAIRS if "atari" not in eager and "warp" not in eager]
+
+
 @pytest.mark.parametrize("fork", FORKS)
-@pytest.mark.parametrize(
-    "name", [fast for eager, fast in PAIRS if "atari" not in eager and "warp" not in eager]
-)
+@pytest.mark.parametrize("name", IN_NUMPY)
 def test_a_fork_of_the_agent_does_not_act_otherwise(name, fork, tmp_path, monkeypatch):
     """Who changes the network and not its copy in NumPy is told so, at the latest after an update:
     before the first one, both take CartPole's first observations for about the same.
@@ -246,7 +247,17 @@ def test_a_fork_of_the_agent_does_not_act_otherwise(name, fork, tmp_path, monkey
         edit = replace(old, new, after=f"{actor} = ")
     stop = insert("# Advantages", "if iteration == 2: raise SystemExit('it has acted')")
     flags = [*job(name), "--compile", "--learning-rate", 0.01]
-    with pytest.raises((AssertionError, ValueError), match="numpy|unpack"):
+    with pytest.raises((AssertionError, ValueError), match="numpy|unpack|what acts"):
         run_main(name, *flags, runs_dir=tmp_path / "fork", edit=lambda text: edit(stop(text)))
     with pytest.raises(SystemExit, match="it has acted"):  # as it is, it acts
         run_main(name, *flags, runs_dir=tmp_path, edit=stop)
+
+
+@pytest.mark.parametrize("name", IN_NUMPY)
+def test_a_fork_of_acting_does_not_act_otherwise(name, tmp_path, monkeypatch):
+    """Who changes act, here to the most likely action, and not what acts in NumPy is told so."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    edit = replace("probs.sample()", "probs.mode", after="def act(")
+    flags = [*job(name), "--compile", "--total-timesteps", 10**6]
+    with pytest.raises(AssertionError, match="what acts is not act"):
+        run_main(name, *flags, runs_dir=tmp_path / "fork", edit=edit)

@@ -56,7 +56,7 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
         mode = "compile"
     expected = ["--cudagraphs needs a CUDA device: running without"] * bool(flags)
     if name in FAST and mode == "eager":
-        more = ", with a GPU --cudagraphs too" * ("atari" in name)
+        more = ", with a GPU --cudagraphs too" * ("atari" in name or "warp" in name)
         hint = f"running eagerly: --compile makes this script fast{more}"
         expected.append(hint)
     expected.append(f"{mode} on cpu: {run.args.env_id}, {run.args.num_envs} envs x 8 steps")

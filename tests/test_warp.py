@@ -346,7 +346,7 @@ def test_eager_equals_fast(env_id, tmp_path):
     compile_kernels(env_id)
     one, curves = train(EAGER, "--env-id", env_id, folder=tmp_path / "1")
     two, others = train(FAST, "--env-id", env_id, folder=tmp_path / "2")
-    assert curves == others and len(one.episodic_returns) > 20
+    assert curves == others and len(one.episodic_returns) > 10
     assert curves["charts/dropped_contacts"] == [(32 * i, 0.0) for i in range(1, 5)]
     for key, rows in one.storage.items():
         assert torch.equal(rows, two.storage[key]), key
@@ -383,6 +383,8 @@ def test_first_episodes_are_cut_short(flags, tmp_path):
     ended = run.episode_lengths[1:].max(0)
     assert run.envs.max_episode_steps == worlds.LIMIT and ended.max() <= 2
     assert torch.equal(run.envs.elapsed[:9], (starts + 2)[:9])
+    cut = np.isnan(run.episode_returns[1:]).all()
+    assert cut == (flags[-1] != "--no-stagger"), "their returns do not count"
 
 
 def test_a_pendulum_of_ones_own(tmp_path):

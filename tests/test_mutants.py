@@ -520,7 +520,8 @@ CLOCKS = [
     ("uniform noise by NumPy", "row.exponential_()", "row.uniform_()"),
 ]  # fmt: skip
 NORMAL = "            for row in noise:\n                row.normal_()\n"
-NOISE = "            host_noise = noise.cpu()  # sync\n"
+NOISE = "            std = agent_inference.actor_logstd.exp()  # (1, A)\n"
+NOISE += "            scaled_noise = (noise.cpu() * std).numpy()  # sync\n"
 MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
 GAUSSIAN = [
     ("one noise for all steps", "mean + scaled_noise[step])", "mean + scaled_noise[0])"),
@@ -530,7 +531,7 @@ GAUSSIAN = [
     ("noise of the rollout before", NORMAL + NOISE, NOISE + NORMAL),
     ("acts by the mean in NumPy", "mean + scaled_noise[step])", "mean)"),
     ("noise without its deviation", "mean + scaled_noise[step])",
-     "mean + host_noise[step].numpy())"),
+     "mean + noise[step].cpu().numpy())"),
     ("the first deviation for ever", "agent_inference.actor_logstd.exp()",
      'initial["actor_logstd"].exp()'),
     ("uniform noise by NumPy", "row.normal_()", "row.uniform_(-1.7, 1.7)"),

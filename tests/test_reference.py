@@ -315,6 +315,19 @@ JOBS = {
             learning_rate=1e-3, max_grad_norm=1.5, target_kl=0.001,
         ),
     ),
+    "rnd": Job(
+        **CARTPOLE | dict(
+            script="ppo_rnd", network=reference.two_values,
+            start="agent.actor[4].weight.data.mul_(50)",
+        ),
+        patch=(gym, "make", partial(gym.make, max_episode_steps=18)),
+        flags=ON | dict(
+            seed=34, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
+            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
+            target_kl=0.0005, int_gamma=0.95, ext_coef=1.5, int_coef=0.7, update_proportion=0.4,
+            num_iterations_obs_norm_init=2,
+        ),
+    ),
     "lstm": Job(
         **CARTPOLE | dict(script="ppo_lstm", network=reference.two_memories),
         memory=(64, 4),
@@ -389,7 +402,7 @@ FAST_JOBS = {
         flags=JOBS[name].flags | more,
     )
     for mode, more, names in (
-        ("compile", {}, "cartpole masked pettingzoo lstm hopper many".split()),
+        ("compile", {}, "cartpole masked pettingzoo rnd lstm hopper many".split()),
         # with seed 3 float32, channels last, sees one more ReLU on the other side of 0
         ("compile", {"seed": 6}, ["atari_scripted"]),
         ("cudagraphs", {}, ["atari_scripted", "lstm_atari"]),
@@ -409,7 +422,7 @@ def recorded(text, start):
         ),
         (
             "        # Rollout\n",
-            "        trace.append({'before': torch.get_rng_state(), 'b_inds': []})\n",
+            "        trace.append({'before': torch.get_rng_state(), 'b_inds': [], 'trains': []})\n",
         ),
         (
             "        # Advantages\n",
@@ -417,11 +430,13 @@ def recorded(text, start):
         ),
         (
             "            losses.append(",
-            "            trace[-1]['b_inds'].append(b_inds.clone())\n",
+            "            trace[-1]['b_inds'].append(b_inds.clone())\n"
+            "            trace[-1]['trains'].append(storage.get('trains', obs)[:T].clone())\n",
         ),
         (
             "        # Log\n",
-            "        trace[-1] |= {k: v.clone() for k, v in storage.items()}\n"
+            "        kept = {k: v.clone() for k, v in storage.items() if k != 'trains'}\n"
+            "        trace[-1] |= kept\n"
             "        trace[-1]['host'] = [x.copy() for x in (rewards, dones, terminations)]\n",
         ),
     ):
@@ -459,11 +474,20 @@ def check_draws(job, trace):
     assert orders.sort(1).values.eq(torch.arange(size)).all(), "each once in an epoch"
     assert len(orders.unique(dim=0)) == len(orders), "an order of its own for every epoch"
     assert orders.diff(dim=1).ne(1).any(1).all(), "and never that of time"
+    if hasattr(job.h, "int_coef"):
+        shares = torch.stack([x for each in trace for x in each["trains"]]).flatten(1)
+        assert len(shares.unique(dim=0)) == len(shares), "other rows in each epoch"
+        spread = (job.h.update_proportion / shares.numel()) ** 0.5
+        assert (shares.mean() - job.h.update_proportion).abs() < 4 * spread
 
 
-def check_seeded(run, seed):
-    """Python's and NumPy's own generators, which environments may draw from."""
-    assert run.drawn == (random.Random(seed).random(), np.random.RandomState(seed).random())
+def check_seeded(run, seed, warm_up=0):
+    """Python's and NumPy's own generators, which environments may draw from, and steps of a
+    warm-up do."""
+    rng = np.random.RandomState(seed)
+    for _ in range(warm_up):
+        rng.randint(run.envs.single_action_space.n, size=run.N)
+    assert run.drawn == (random.Random(seed).random(), rng.random())
 
 
 def close(found, expected, tolerance, what):
@@ -494,6 +518,12 @@ def behind(trace):
     return torch.cat([trace["obs"], trace["masks"]], -1) if "masks" in trace else trace["obs"]
 
 
+def losses_of(job):
+    """Names of what is logged, in the reference's order."""
+    more = ["int_value_loss", "fwd_loss"] if hasattr(job.h, "int_coef") else []
+    return [*LOSSES[:6], *more, *LOSSES[6:]]
+
+
 def check(job, runs_dir, edit=None):
     """Runs a script, replays it and compares; returns the run and what the reference found."""
     h, T, curves = job.h, job.h.num_steps, {}
@@ -502,7 +532,7 @@ def check(job, runs_dir, edit=None):
         assert len(run.trace) == h.total_timesteps // job.steps
         redraw(run, T)
         check_draws(job, run.trace)
-        check_seeded(run, h.seed)
+        check_seeded(run, h.seed, getattr(h, "num_iterations_obs_norm_init", 0) * T)
         if hasattr(run, "layers"):
             check_numpy(run)
         found = []
@@ -530,7 +560,13 @@ def check(job, runs_dir, edit=None):
             assert epochs * h.num_minibatches == len(expected["logged"]), "epochs"
             goes_on = h.target_kl is None or expected["last_kl"] <= h.target_kl
             assert epochs == h.update_epochs or not goes_on, "too few epochs"
-            for name, value in zip(LOSSES, expected["losses"], strict=True):
+            if "bonus" in expected:
+                for what in ("int_values", "int_returns", "next_obs"):
+                    found_rows, rows = trace[what][:T][valid], expected[what][:T][valid]
+                    close(found_rows, rows, job.tolerance, what)
+                mean = float(expected["bonus"][valid].mean())
+                curves.setdefault("charts/bonus", []).append((step, mean))
+            for name, value in zip(losses_of(job), expected["losses"], strict=True):
                 curves.setdefault(f"losses/{name}", []).append((step, value))
             curves.setdefault("charts/learning_rate", []).append((step, expected["rate"]))
             for step, value, length in expected["episodes"]:
@@ -699,7 +735,7 @@ def check_first_weights(job, runs_dir, edit=None):
 
 
 @pytest.mark.parametrize(
-    "name", ["atari_scripted", "cartpole", "hopper", "many", "lstm", "masked", "pettingzoo"]
+    "name", ["atari_scripted", "cartpole", "hopper", "many", "lstm", "masked", "pettingzoo", "rnd"]
 )
 @pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
 def test_what_one_run_cannot_show(name, of, tmp_path):

@@ -601,6 +601,7 @@ PLAYERS = {  # by a checkpoint's format
     "ppo_masked": Masked,
     "ppo_pettingzoo": SharedPolicy,
     "ppo_lstm": DiscreteLSTM,
+    "ppo_rnd": Discrete,
     "ppo_atari": AtariALE,
     "ppo_atari_envpool": Atari,
     "ppo_atari_envpool_lstm": AtariLSTM,

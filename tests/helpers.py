@@ -269,6 +269,11 @@ def random_storage(name, steps, envs, seed=0, like=None):
         possible = torch.rand((*shape, choices), generator=rng) < 0.5
         possible |= torch.nn.functional.one_hot(actions, choices).bool()
         storage["masks"] = possible & (dones == 0).unsqueeze(-1)
+    if "rnd" in name:
+        storage["int_values"] = torch.randn(shape, generator=rng)
+        storage["int_returns"] = torch.zeros(shape)
+        storage["next_obs"] = torch.randn(obs.shape, generator=rng)
+        storage["trains"] = (torch.rand(shape, generator=rng) < 0.25).float()
     if "multigpu" in name:
         storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)
     rewards = torch.randn((steps, envs), generator=rng)

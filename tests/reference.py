@@ -66,6 +66,13 @@ def two_perceptrons(p, obs, memory):
     return head, value[:, 0], memory
 
 
+def two_values(p, obs, memory):
+    """obs (M, D) -> logits (M, A), values (M, 2), of rewards and of bonuses."""
+    nets = "actor", "critic"
+    hidden = [linear(p, f"{net}.2", linear(p, f"{net}.0", obs).tanh()).tanh() for net in nets]
+    return *(linear(p, f"{net}.4", x) for net, x in zip(nets, hidden, strict=True)), memory
+
+
 def categorical(p, logits, noise=None, actions=None):
     """Actions, their log-probabilities, entropies; a sample is the first of A clocks to ring."""
     log_probs = logits - logits.exp().sum(1, keepdim=True).log()
@@ -344,6 +351,72 @@ def advantages(h, rewards, values, dones, terminations, over, **_):
     return found
 
 
+class Bonus:
+    """Random network distillation (arXiv:1810.12894): what was seen and earned so far, with the
+    little weight of a first row of mean 0 and variance 1, and what a rollout adds to it."""
+
+    def __init__(self, h, games):
+        """Plays at random first, for the statistics; then all games begin anew."""
+        rng = np.random.RandomState(h.seed)
+        self.h, self.seen, self.sums, self.sum = h, [], [], np.zeros(h.num_envs)
+        for _ in range(h.num_iterations_obs_norm_init * h.num_steps):
+            over = games.done
+            actions = rng.randint(games.envs[0].action_space.n, size=h.num_envs)
+            self.seen += [*games.step(actions)[0]["obs"][~over].astype(float)]
+        self.drawn = rng.random()
+        games.obs = np.stack([env.reset()[0] for env in games.envs])
+        games.done = np.zeros(h.num_envs, bool)
+
+    def moments(self, rows):
+        weight = len(rows) + 1e-4
+        mean = np.sum(rows, 0) / weight
+        return mean, (1e-4 * (1 + mean**2) + ((rows - mean) ** 2).sum(0)) / weight
+
+    def scaled(self, obs):
+        mean, var = self.moments(self.seen)
+        return ((obs - mean) / np.sqrt(var + 1e-8)).clip(-5, 5)
+
+    def surprise(self, p, scaled):
+        """(M, D) -> (M,): how far what is learned is from what is fixed."""
+        fixed, learned = (linear(p, f"{net}.0", scaled) for net in ("target", "predictor"))
+        fixed, learned = (torch.where(x < 0, 0.01 * x, x) for x in (fixed, learned))
+        learned = linear(p, "predictor.4", linear(p, "predictor.2", learned).relu())
+        return ((learned - linear(p, "target.2", fixed).detach()) ** 2).mean(-1)
+
+    def after(self, p, found):
+        """What a rollout becomes: bonuses of transitions by what they led to, their advantages
+        through all ends, an autoreset step being a step without a bonus."""
+        h, T, over = self.h, self.h.num_steps, found["over"]
+        values, advantages = found["values"][..., 1], np.full(over[:-1].shape, np.nan)
+        led_to, g = found["obs"][1:].astype(float), h.int_gamma
+        bonus = self.surprise(p, torch.from_numpy(self.scaled(led_to))).numpy() * ~over[:-1]
+        for row, out in zip(bonus, over, strict=False):
+            self.sum = g * self.sum + row
+            self.sums += [*self.sum[~out]]
+        std = self.moments(self.sums)[1] ** 0.5
+        for n in range(h.num_envs):
+            rows, errors = np.flatnonzero(~over[:T, n]), {}
+            for t in rows:
+                resets = over[t + 1, n] and t + 2 <= T
+                future = g * g * values[t + 2, n] if resets else g * values[t + 1, n]
+                errors[t] = bonus[t, n] / std + future - values[t, n]
+            for t in rows:
+                later = [(k - t, error) for k, error in errors.items() if k >= t]
+                advantages[t, n] = sum((g * h.gae_lambda) ** k * error for k, error in later)
+        self.seen += [*led_to[~over[:T]]]
+        found = found | {"values": found["values"][..., 0], "int_values": values}
+        found["int_returns"] = advantages + values[:T]
+        found["next_obs"], found["bonus"] = self.scaled(led_to), bonus
+        return found, h.int_coef * advantages
+
+    def objective(self, p, value, rows):
+        """The loss of the bonus's value and of the predictor, and what is logged of them."""
+        error = 0.5 * ((value - rows["int_returns"]) ** 2).mean()
+        wrong = self.surprise(p, rows["next_obs"][rows["trains"]])
+        wrong = wrong.sum() / max(1, len(wrong))
+        return self.h.vf_coef * error + wrong, [error.item(), wrong.item()]
+
+
 def objective(h, log_density, entropy, value, rows):
     """The loss over rows that all are transitions, and what is logged of it."""
     gain, error, eps = rows["advantages"], (value - rows["returns"]) ** 2, h.clip_coef
@@ -369,11 +442,15 @@ def follow(h, network, policy, games, initial, trace):
     games = games(h, np.random.SeedSequence([h.seed, 0]).generate_state(E) >> 1)
     N, K = E * h.agents, h.agents
     theta = torch.cat([x.double().flatten() for x in initial.values()])
+    bonus = Bonus(h, games) if hasattr(h, "int_coef") else None
     adam_m, adam_v, steps = *torch.zeros(2, len(theta), dtype=float), 0
 
-    def evaluate(obs, memory, **given):
+    def parameters():
         parts = iter(theta.split([x.numel() for x in initial.values()]))
-        p = {key: next(parts).view(x.shape) for key, x in initial.items()}
+        return {key: next(parts).view(x.shape) for key, x in initial.items()}
+
+    def evaluate(obs, memory, **given):
+        p = parameters()
         head, value, memory = network(p, torch.as_tensor(obs).double(), memory)
         return *policy(p, head, **given), value, memory
 
@@ -424,14 +501,24 @@ def follow(h, network, policy, games, initial, trace):
                     for x in paid:
                         x.clear()
         found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}
-        found["advantages"] = advantages(h, **found)
+        if bonus:
+            found, of_bonus = bonus.after(parameters(), found)
+        found["advantages"] = errors = advantages(h, **found)
         found["returns"] = found["advantages"] + found["values"][:T]
+        if bonus:
+            found["advantages"] = h.ext_coef * errors + of_bonus
         logged, rate = [], h.learning_rate * (1 - iteration / iterations * h.anneal_lr)
-        for b_inds in given["b_inds"]:
+        for b_inds, trains in zip(given["b_inds"], given["trains"], strict=True):
+            if bonus:
+                found["trains"] = trains.numpy() == 1
             for indices in b_inds:
                 theta.requires_grad_()
                 batch, now = (on_games if h.memory else on_rows)(found, indices, before_rollout)
-                loss, losses = objective(h, *now, batch)
+                values = now[-1].T if bonus else [now[-1]]
+                loss, losses = objective(h, *now[:-1], values[0], batch)
+                if bonus:
+                    more, logged_more = bonus.objective(parameters(), values[1], batch)
+                    loss, losses = loss + more, losses + logged_more
                 (gradient,) = torch.autograd.grad(loss, theta)
                 logged.append([*losses, float(gradient.square().sum().sqrt())])
                 gradient *= min(1, h.max_grad_norm / logged[-1][-1])
@@ -443,6 +530,6 @@ def follow(h, network, policy, games, initial, trace):
             kl = np.mean(logged[-h.num_minibatches :], 0)[4]
             if h.target_kl is not None and kl > h.target_kl:
                 break
-        explained = 1 - np.nanvar(found["advantages"]) / np.nanvar(found["returns"])
+        explained = 1 - np.nanvar(errors) / np.nanvar(found["returns"])
         found |= {"losses": [*np.mean(logged, 0), explained], "logged": logged, "last_kl": kl}
         yield found | {"rate": rate, "episodes": episodes, "theta": theta}

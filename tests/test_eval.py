@@ -114,7 +114,7 @@ def test_the_network_is_the_agents(pair):
             expected = [probs.logits.unflatten(0, (6, 2))]
         else:
             rows = {key: rows[0] for key, rows in storage.items()}
-            probs, _ = agent(*seen(pair[0], rows))
+            probs, *_ = agent(*seen(pair[0], rows))
             if "continuous" in pair[0]:
                 expected = probs.base_dist.loc, probs.base_dist.scale
             else:

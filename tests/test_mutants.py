@@ -337,6 +337,51 @@ MASKED = [
     ("log-probabilities unmasked in one environment", 'storage["masks"])',
      'storage["masks"] | (torch.arange(N) == 1)[:, None])'),
 ]  # fmt: skip
+SEEN_ROWS = "        obs_rms.update(seen[valid])\n"
+SCALED = "        scaled = obs_rms.scale(seen - obs_rms.mean).clip(-5, 5)\n"
+TAUGHT = '        storage["next_obs"][:T] = torch.from_numpy(scaled)  # sync\n'
+LED_TO = "        seen = obs[1:].cpu().numpy()  # (T, N, D); sync\n"
+SUMS = "        bonus_rms.update(bonus_sums[valid])\n"
+BY_SUMS = "        int_rewards = bonus / np.sqrt(bonus_rms.var)\n"
+BONUS = [
+    ("bonus of the observation acted on", "seen = obs[1:]", "seen = obs[:-1]"),
+    ("the predictor learns the row before", SEEN_ROWS + SCALED,
+     SEEN_ROWS + SCALED.replace("seen -", "obs[:-1].numpy() -")),
+    ("statistics before the bonus", SEEN_ROWS, "", LED_TO, LED_TO + SEEN_ROWS),
+    ("statistics after the predictor", SEEN_ROWS + SCALED + TAUGHT, SCALED + TAUGHT + SEEN_ROWS),
+    ("statistics of autoreset steps", SEEN_ROWS,
+     SEEN_ROWS.replace("seen[valid]", "seen.reshape(-1, 4)")),
+    ("warm-up with autoreset steps", "next_obs[~done]", "next_obs"),
+    ("no warm-up", "obs_norm_init * T", "obs_norm_init * 0"),
+    ("bonus of any size of input", ".clip(-5, 5)\n        with", "\n        with"),
+    ("an input of any size", SCALED + TAUGHT, SCALED.replace(".clip(-5, 5)", "") + TAUGHT),
+    ("bonus of autoreset steps", ".numpy() * valid  # sync", ".numpy()"),
+    ("ends cut the bonuses", "int_rewards, never, never,", "int_rewards, dones, terminations,"),
+    ("ends cut the sums that scale", "* bonus_sums[t - 1] +", "* bonus_sums[t - 1] * valid[t] +"),
+    ("sums begin with each rollout", "* bonus_sums[t - 1] +", "* bonus_sums[t - 1] * (t > 0) +"),
+    ("sums of autoreset steps count", "bonus_sums[valid])", "bonus_sums.ravel())"),
+    ("bonus as it is", "bonus / np.sqrt(bonus_rms.var)", "bonus"),
+    ("bonus by its variance", "bonus / np.sqrt(bonus_rms.var)", "bonus / bonus_rms.var"),
+    ("bonus by the deviation before", SUMS + BY_SUMS, BY_SUMS + SUMS),
+    ("the bonus has the rewards' discount", "int_values, args.int_gamma, args.gae",
+     "int_values, args.gamma, args.gae"),
+    ("a value that no row learns", "np.where(valid, int_values[:T], args.int_gamma * int_values[1:",
+     "int_values[:T] + 0 * (int_values[1:"),
+    ("weights swapped", "args.ext_coef * advantages + args.int_coef",
+     "args.int_coef * advantages + args.ext_coef"),
+    ("one head", "values[..., 0], values[..., 1]", "values[..., 0], values[..., 0]"),
+    ("intrinsic value of all rows", 'mb["int_returns"]).square(), mb["valid"])',
+     'mb["int_returns"]).square(), torch.ones_like(mb["valid"]))'),
+    ("vf_coef left out of the bonus", "args.vf_coef * int_v_loss", "int_v_loss"),
+    ("no intrinsic value is learned", "args.vf_coef * int_v_loss", "0 * int_v_loss"),
+    ("the predictor learns all rows", 'mb["trains"] * mb["valid"]', 'mb["valid"]'),
+    ("the predictor learns autoreset rows", 'mb["trains"] * mb["valid"]', 'mb["trains"]'),
+    ("the predictor learns nothing", "int_v_loss + fwd_loss\n", "int_v_loss\n"),
+    ("one share for all epochs", "(args.update_proportion)",
+     "(args.update_proportion, generator=torch.Generator().manual_seed(1))"),
+    ("the target learns, too", ").requires_grad_(False)\n        self.predictor",
+     ")\n        self.predictor"),
+]  # fmt: skip
 TOGETHER = [
     ("an agent that has left weighs", 'storage["valid"][:T] = torch.from_numpy(valid)',
      'storage["valid"][:T] = 1'),
@@ -451,6 +496,11 @@ MOMENTS = [
      "obs_rms"),
     ("returns' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["return_rms"]))',
      "return_rms"),
+]  # fmt: skip
+MOMENTS_OF_BONUS = [
+    MOMENTS[0],
+    ("bonuses' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["bonus_rms"]))',
+     "bonus_rms"),
 ]  # fmt: skip
 BURNT_IN = """        if iteration == first_iteration + args.measure_burnin:
             start_time, start_step = time.time(), global_step
@@ -619,6 +669,8 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("cartpole", check): [*ROLLOUT, *MAIN, *VECTOR, *CATEGORICAL, *DISCRETE],
     ("masked", check): MASKED,
     ("pettingzoo", check): TOGETHER,
+    ("rnd", check): BONUS,
+    ("rnd", check_resumed): MOMENTS_OF_BONUS,
     ("pettingzoo", check_forms): [
         (
             "choices and dictionaries as they are",
@@ -670,6 +722,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ],
     ("cartpole, compile", check): [*NUMPY, *CLOCKS],
     ("masked, compile", check): [*NUMPY[:10], *CLOCKS[:1], *FAST_MASKED],
+    ("rnd, compile", check): [*NUMPY[:5], *BONUS[:1]],
     ("pettingzoo, compile", check): [*NUMPY[:8], *CLOCKS[:2]],
     ("lstm, compile", check): [*CLOCKS[:2], *FAST_MEMORY],
     ("hopper, compile", check): [*NUMPY[:3], *GAUSSIAN],

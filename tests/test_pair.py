@@ -20,8 +20,8 @@ IDEAS = {
     "RunningMeanStd": "numbers on the device",
     "Agent": "the network suits what is seen and done",
     "act": "what a row keeps; what is possible; a memory",
-    "compute_gradients": "what is possible; whole environments for a memory; a sum over ranks",
-    "train_epoch": "a memory's state before the first row",
+    "compute_gradients": "what is possible; a bonus; whole environments for a memory; ranks",
+    "train_epoch": "a memory's state before the first row; how many losses",
     "open_run": "of several processes one writes",
 }
 IDEAS_OF_FAST = IDEAS | {

@@ -45,6 +45,7 @@ COMPILED = {
     "ppo_continuous_action_warp": [([], 2, 5e-5, 5e-5)],
     "ppo": [(["--no-numpy-acting"], 2, 1e-4, 2e-4), ([], 2, 1e-4, 2e-4)],
     "ppo_lstm": [([], 2, 5e-5, 5e-5)],
+    "ppo_rnd": [([], 2, 3e-4, 3e-4)],
     "ppo_masked": [([], 2, 3e-4, 3e-4)],
     "ppo_pettingzoo": [([], 2, 2e-4, 2e-4)],
 }
@@ -184,7 +185,7 @@ def test_compiled(eager, fast, tmp_path):
         assert run.mode == "compile" + "+bfloat16" * ("--bfloat16" in flags)
         assert run.state["agent"].keys() == plain.state["agent"].keys()
         # a GPU's fused Adam refuses a gradient that is laid out otherwise than its parameter
-        assert all(p.grad.stride() == p.stride() for p in run.agent.parameters())
+        assert all(p.grad.stride() == p.stride() for p in run.agent.parameters() if p.requires_grad)
         for tag in (tag for tag in one if tag.startswith("losses/")):
             found = differences(one, two, tag)
             assert len(found) == ITERATIONS

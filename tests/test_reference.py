@@ -154,6 +154,23 @@ class Diverging(gym.Wrapper):
         return obs, reward, terminated, *rest
 
 
+class Rare(gym.Wrapper):
+    """Sees 1 first in an episode's 17th step alone, which is scaled beyond the clipping."""
+
+    def reset(self, **more):
+        self.t = 0
+        obs, info = self.env.reset(**more)
+        return self.marked(obs), info
+
+    def step(self, action):
+        self.t += 1
+        obs, *rest = self.env.step(action)
+        return self.marked(obs), *rest
+
+    def marked(self, obs):
+        return np.array([self.t == 17, *obs[1:]], dtype=np.float32)
+
+
 @dataclass
 class Job:
     """A short run of a script, and what of the reference replays it.
@@ -316,6 +333,21 @@ JOBS = {
             learning_rate=1e-3, max_grad_norm=1.5, target_kl=0.001,
         ),
     ),
+    "rnd": Job(
+        **CARTPOLE | dict(
+            script="ppo_rnd", network=reference.two_values,
+            start="agent.actor[4].weight.data.mul_(50)",
+        ),
+        patch=(gym, "make", lambda *args, make=gym.make, **more: Rare(
+            make(*args, max_episode_steps=18, **more)
+        )),
+        flags=ON | dict(
+            seed=17, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
+            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
+            target_kl=0.0005, int_gamma=0.95, ext_coef=1.5, int_coef=0.7, update_proportion=0.4,
+            num_iterations_obs_norm_init=2,
+        ),
+    ),
     "lstm": Job(
         **CARTPOLE | dict(script="ppo_lstm", network=reference.two_memories),
         memory=(64, 4),
@@ -410,7 +442,7 @@ FAST_JOBS = {
         flags=JOBS[name].flags | more,
     )
     for mode, more, names in (
-        ("compile", {}, "cartpole masked pettingzoo lstm hopper many".split()),
+        ("compile", {}, "cartpole masked pettingzoo rnd lstm hopper many".split()),
         # with seed 3 float32, channels last, sees one more ReLU on the other side of 0
         ("compile", {"seed": 6}, ["atari_scripted"]),
         ("cudagraphs", {}, ["atari_scripted", "lstm_atari"]),
@@ -424,13 +456,13 @@ def recorded(text, start):
     for line, new in (
         (
             "    for iteration in range(first_iteration",
-            "    drawn = random.random(), np.random.random()\n"
+            "    random_draws = random.random(), np.random.random()\n"
             f"    args.resume or ({start})\n"
             "    trace, initial = [], {k: v.clone() for k, v in agent.state_dict().items()}\n",
         ),
         (
             "        # Rollout\n",
-            "        trace.append({'before': torch.get_rng_state(), 'b_inds': []})\n",
+            "        trace.append({'before': torch.get_rng_state(), 'b_inds': [], 'trains': []})\n",
         ),
         (
             "        # Advantages\n",
@@ -438,11 +470,13 @@ def recorded(text, start):
         ),
         (
             "            losses.append(",
-            "            trace[-1]['b_inds'].append(b_inds.clone())\n",
+            "            trace[-1]['b_inds'].append(b_inds.clone())\n"
+            "            trace[-1]['trains'].append(storage.get('trains', obs)[:T].clone())\n",
         ),
         (
             "        # Log\n",
-            "        trace[-1] |= {k: v.clone() for k, v in storage.items()}\n"
+            "        kept = {k: v.clone() for k, v in storage.items() if k != 'trains'}\n"
+            "        trace[-1] |= kept\n"
             "        trace[-1]['host'] = [x.copy() for x in (rewards, dones, terminations)]\n",
         ),
     ):
@@ -480,11 +514,20 @@ def check_draws(job, trace):
     assert orders.sort(1).values.eq(torch.arange(size)).all(), "each once in an epoch"
     assert len(orders.unique(dim=0)) == len(orders), "an order of its own for every epoch"
     assert orders.diff(dim=1).ne(1).any(1).all(), "and never that of time"
+    if hasattr(job.h, "int_coef"):
+        shares = torch.stack([x for each in trace for x in each["trains"]]).flatten(1)
+        assert len(shares.unique(dim=0)) == len(shares), "other rows in each epoch"
+        spread = (job.h.update_proportion / shares.numel()) ** 0.5
+        assert (shares.mean() - job.h.update_proportion).abs() < 4 * spread
 
 
-def check_seeded(run, seed):
-    """Python's and NumPy's own generators, which environments may draw from."""
-    assert run.drawn == (random.Random(seed).random(), np.random.RandomState(seed).random())
+def check_seeded(run, seed, warm_up=0):
+    """Python's and NumPy's own generators, which environments may draw from, and steps of a
+    warm-up do."""
+    rng = np.random.RandomState(seed)
+    for _ in range(warm_up):
+        rng.randint(run.envs.single_action_space.n, size=run.N)
+    assert run.random_draws == (random.Random(seed).random(), rng.random())
 
 
 def close(found, expected, tolerance, what):
@@ -515,6 +558,12 @@ def behind(trace):
     return torch.cat([trace["obs"], trace["masks"]], -1) if "masks" in trace else trace["obs"]
 
 
+def losses_of(job):
+    """Names of what is logged, in the reference's order."""
+    more = ["int_value_loss", "fwd_loss"] if hasattr(job.h, "int_coef") else []
+    return [*LOSSES[:6], *more, *LOSSES[6:]]
+
+
 def check(job, runs_dir, edit=None):
     """Runs a script, replays it and compares; returns the run and what the reference found."""
     h, T, curves, returns = job.h, job.h.num_steps, {}, []
@@ -523,7 +572,7 @@ def check(job, runs_dir, edit=None):
         assert len(run.trace) == h.total_timesteps // job.steps
         redraw(run, T)
         check_draws(job, run.trace)
-        check_seeded(run, h.seed)
+        check_seeded(run, h.seed, getattr(h, "num_iterations_obs_norm_init", 0) * T)
         if hasattr(run, "layers"):
             check_numpy(run)
         found = []
@@ -551,7 +600,13 @@ def check(job, runs_dir, edit=None):
             assert epochs * h.num_minibatches == len(expected["logged"]), "epochs"
             goes_on = h.target_kl is None or expected["last_kl"] <= h.target_kl
             assert epochs == h.update_epochs or not goes_on, "too few epochs"
-            for name, value in zip(LOSSES, expected["losses"], strict=True):
+            if "bonus" in expected:
+                for what in ("int_values", "int_returns", "next_obs"):
+                    found_rows, rows = trace[what][:T][valid], expected[what][:T][valid]
+                    close(found_rows, rows, job.tolerance, what)
+                mean = float(expected["bonus"][valid].mean())
+                curves.setdefault("charts/bonus", []).append((step, mean))
+            for name, value in zip(losses_of(job), expected["losses"], strict=True):
                 curves.setdefault(f"losses/{name}", []).append((step, value))
             curves.setdefault("charts/learning_rate", []).append((step, expected["rate"]))
             games = expected["episodes"]
@@ -605,6 +660,8 @@ def test_script_follows_the_reference(name, tmp_path):
         assert (came & there[:-1].any(2, keepdims=True)).any(), "some come later"
         assert (left.any(0) & there[-1]).any(), "and are there again in another episode"
         assert dones[:, 0].any() and dones[:, -2].any(), "a rollout's first and last row"
+    if name == "rnd":
+        assert max(x["next_obs"].max() for x in found) == 5, "what is new is clipped"
     if name == "lstm_atari":
         assert dones[1:, 0].any() and dones[:, -2].any(), "ends in a rollout's first and last row"
         assert dones[:, :-1].sum(1).max() > 1, "two in one"
@@ -679,6 +736,9 @@ def check_resumed(job, runs_dir, edit=None):
     updates = {int(x["step"]) for x in second.optimizer.state_dict()["state"].values()}
     assert updates == {2 * job.h.num_minibatches}, "of Adam"
     before = len(first.episodic_returns)
+    for name in ("obs_rms", "bonus_rms"):  # go on
+        if hasattr(first, name):
+            assert getattr(second, name).count > getattr(first, name).count
     assert second.episodic_returns[:before] == first.episodic_returns and before > 0
     assert second.summary["episodes"] == len(second.episodic_returns) > before
 
@@ -723,7 +783,8 @@ def check_first_weights(job, runs_dir, edit=None):
 
 
 @pytest.mark.parametrize(
-    "name", ["atari_scripted", "cartpole", "hopper", "many", "warp", "lstm", "masked", "pettingzoo"]
+    "name",
+    ["atari_scripted", "cartpole", "hopper", "many", "warp", "lstm", "masked", "pettingzoo", "rnd"],
 )
 @pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
 def test_what_one_run_cannot_show(name, of, tmp_path):

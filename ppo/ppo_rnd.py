@@ -1,0 +1,582 @@
+"""PPO with a bonus for what is new, random network distillation (RND), where rewards are rare.
+
+    PYTHONPATH=examples python ppo/ppo_rnd.py --env-id lock:Lock-v0   # or *_torchcompile.py
+    diff -u ppo/ppo_rnd.py ppo/ppo_rnd_torchcompile.py   # what makes it fast
+    diff -u ppo/ppo.py ppo/ppo_rnd.py                    # what the bonus needs
+
+Not here: pixels, and what ppo.py leaves out.
+Sources: those of ppo.py; RND, arXiv:1810.12894; names of flags, CleanRL's ppo_rnd_envpool.py.
+
+Shapes: T num_steps, N num_envs, D observation size, A number of actions, B = T * N, M minibatch.
+`sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:
+    t  obs[t]             actions[t]  rewards[t]   dones[t]  valid[t]
+    5  observation        action      reward       0         1
+    6  observation        action      last reward  0         1
+    7  final observation  ignored     0            1         0         autoreset step, no transition
+    8  first observation  action      reward       0         1
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.16",
+#   "gymnasium>=1.3",
+#   "gymnasium[box2d]>=1.3; python_version < '3.14'",
+#   "numpy>=2",
+#   "tyro>=1.0.17",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+from torch.distributions.categorical import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_num_threads(1)  # a second thread does not pay for networks this small
+
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac".split()
+LOSSES += "int_value_loss fwd_loss grad_norm".split()
+
+
+@dataclass
+class Args:
+    """PPO with RND for Gymnasium's environments with vector observations, discrete actions."""
+
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
+    seed: int = 1  # of environments, network and sampling
+    torch_deterministic: bool = True  # only deterministic cuDNN kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # log to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # where the run's folder is created
+    checkpoint_interval: int = 50  # iterations between checkpoints
+    resume: str | None = None  # folder of a run to continue; its arguments are the defaults
+    measure_burnin: int = 3  # iterations before the steps per second are measured
+
+    env_id: str = "CartPole-v1"  # Gymnasium id
+    total_timesteps: int = 500_000  # environment steps, rounded down to whole rollouts
+    learning_rate: float = 2.5e-4  # Adam's learning rate
+    num_envs: int = 4  # N, parallel environments
+    num_steps: int = 128  # T, steps per environment in a rollout
+    anneal_lr: bool = True  # decrease the learning rate linearly to 0
+    gamma: float = 0.99  # discount factor
+    int_gamma: float = 0.99  # discount factor of the bonus
+    ext_coef: float = 2.0  # weight of the rewards' advantages
+    int_coef: float = 1.0  # weight of the bonus's advantages
+    update_proportion: float = 0.25  # share of the rows that train the predictor in an epoch
+    num_iterations_obs_norm_init: int = 50  # rollouts of random steps before the run, not counted
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs * num_steps
+    update_epochs: int = 4  # epochs per rollout
+    norm_adv: bool = True  # normalise advantages per minibatch
+    clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± clip_coef
+    clip_vloss: bool = True  # clip the value function's change to ± clip_coef
+    ent_coef: float = 0.001  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # maximum gradient norm
+    target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
+
+    def __post_init__(self):
+        self.batch_size = self.num_envs * self.num_steps
+        self.minibatch_size = self.batch_size // self.num_minibatches
+        self.num_iterations = self.total_timesteps // self.batch_size
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
+
+
+def make_envs(args):
+    """N Gymnasium environments stepped together: obs (N, D), actions (N,) int64."""
+
+    def make_env():
+        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        obs_space = env.observation_space  # its text shows what is in a Dict, too
+        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
+
+    next_step = gym.vector.AutoresetMode.NEXT_STEP
+    envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
+    space = envs.single_action_space
+    discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
+    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
+    return envs
+
+
+class RunningMeanStd:
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+
+    def __init__(self, mean, var, count=1e-4):
+        self.mean = mean  # (...) float64
+        self.var = var
+        self.count = count  # rows so far, and a small weight for the first mean and variance
+
+    def update(self, x):
+        """Adds x, (rows, ...), skipping rows with nan or inf."""
+        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
+        total = self.count + len(x)
+        delta = x - self.mean
+        self.mean = self.mean + delta.sum(0) / total
+        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
+        self.count = total
+
+    def scale(self, x):
+        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
+        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    """Gives a layer orthogonal weights of gain std and constant biases."""
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """Two tanh networks: obs (..., D) -> a distribution over A actions, the value of the rewards,
+    (...), and that of the bonus, (...)."""
+
+    def __init__(self, envs):
+        super().__init__()
+        (obs_size,) = envs.single_observation_space.shape
+        self.critic = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 2), std=1.0),
+        )
+        self.actor = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, envs.single_action_space.n), std=0.01),
+        )
+        self.target = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64)),
+            nn.LeakyReLU(),
+            layer_init(nn.Linear(64, 64)),
+        ).requires_grad_(False)
+        self.predictor = nn.Sequential(  # one layer more than what it learns to predict
+            layer_init(nn.Linear(obs_size, 64)),
+            nn.LeakyReLU(),
+            layer_init(nn.Linear(64, 64)),
+            nn.ReLU(),
+            layer_init(nn.Linear(64, 64)),
+        )
+
+    def policy(self, obs):
+        return Categorical(logits=self.actor(obs), validate_args=False)
+
+    def forward(self, obs):
+        values = self.critic(obs)
+        return self.policy(obs), values[..., 0], values[..., 1]
+
+    def novelty(self, obs):
+        """The predictor's error, large where it learned little: scaled obs (..., D) -> (...)."""
+        return (self.predictor(obs) - self.target(obs)).square().mean(-1)
+
+
+@torch.no_grad()
+def act(agent, obs):
+    """Samples an action for each observation: (N, D) -> (N,)."""
+    probs = agent.policy(obs)
+    return probs.sample()
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
+
+    rewards: (T, N); dones, terminations, values: (T + 1, N), arrays. Returns advantages, (T, N).
+    An episode cut by its time limit is done but not terminated: values[t + 1], the value of its
+    final observation, bootstraps.
+    """
+    advantages = rewards + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]  # TD errors
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    for t in reversed(range(len(advantages) - 1)):
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's loss, to be minimised, over a minibatch's valid rows (arXiv:1707.06347, equation 9).
+
+        L_clip = mean(min(ratio * A, clip(ratio, 1 - clip_coef, 1 + clip_coef) * A))
+        loss = -L_clip + vf_coef * v_loss - ent_coef * entropy
+
+    newlogprob, entropy, newvalue: (M,), of the agent as it is now; mb: fields (M, ...) of the
+    rollout. Returns the loss, (), and the first six of LOSSES, (6,).
+    """
+    valid = mb["valid"]
+    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+
+    advantages = mb["advantages"]
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    # policy loss, -L_clip
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    # value loss
+    v_loss = (newvalue - mb["returns"]).square()
+    if args.clip_vloss:
+        change = (newvalue - mb["values"]).clamp(-args.clip_coef, args.clip_coef)
+        v_loss_clipped = (mb["values"] + change - mb["returns"]).square()
+        v_loss = torch.max(v_loss, v_loss_clipped)
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+def compute_gradients(agent, batch, args, mb_inds):
+    """Sets the parameters' .grad to the clipped gradient of a minibatch.
+
+    batch: fields (B, ...) of the storage; mb_inds: (M,), the minibatch's rows.
+    Returns LOSSES, (9,); grad_norm is that before clipping.
+    """
+    mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
+    probs, newvalue, newintvalue = agent(mb["obs"])
+    newlogprob = probs.log_prob(mb["actions"])
+    loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
+    int_v_loss = 0.5 * masked_mean((newintvalue - mb["int_returns"]).square(), mb["valid"])
+    fwd_loss = masked_mean(agent.novelty(mb["next_obs"]), mb["trains"] * mb["valid"])
+    loss = loss + args.vf_coef * int_v_loss + fwd_loss
+    loss.backward()
+    # foreach=False: so few tensors need no batching
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    more = torch.stack([int_v_loss.detach(), fwd_loss.detach(), grad_norm])
+    return torch.cat([losses, more])
+
+
+def train_epoch(agent, optimizer, batch, args, b_inds):
+    """Takes a gradient step on each minibatch.
+
+    b_inds: (B / M, M), the rows of each minibatch. Returns the LOSSES of each, (B / M, 9).
+    """
+    losses = []
+    for mb_inds in b_inds:
+        optimizer.zero_grad()
+        losses.append(compute_gradients(agent, batch, args, mb_inds))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+# Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
+
+
+def parse_args():
+    """Reads the command line; with --resume, the arguments of that run are the defaults.
+
+    Returns Args and the checkpoint of that run, or None.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    run_dir = parser.parse_known_args()[0].resume
+    if run_dir is None:
+        return tyro.cli(Args), None
+    checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+    return tyro.cli(Args, default=Args(**saved)), checkpoint
+
+
+def open_run(args, global_step):
+    """Creates the run's folder, or takes that of --resume; returns it and a TensorBoard writer."""
+    started = time.strftime("%y%m%d-%H%M%S")
+    name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
+    run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
+    run_dir = os.path.abspath(run_dir)
+    os.makedirs(run_dir, exist_ok=args.resume is not None)
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(run_dir),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    return run_dir, writer
+
+
+def save_checkpoint(run_dir, state):
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    torch.save(state, f"{run_dir}/checkpoint.tmp")
+    os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
+
+
+def catch_signals(received):
+    """The first Ctrl+C or SIGTERM adds its number to `received`; a second one kills the run."""
+
+    def handler(signum, frame):
+        received.append(signum)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.write(2, b"\nstopping after this iteration\n")
+
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
+
+
+if __name__ == "__main__":
+    args, checkpoint = parse_args()
+    global_step = checkpoint["global_step"] if checkpoint else 0
+    # rounded up, so that a run resumed with other sizes takes no more steps than total_timesteps
+    first_iteration = -(-global_step // args.batch_size) + 1
+    if first_iteration > args.num_iterations:
+        sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
+    T, N = args.num_steps, args.num_envs
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    mode = "eager"
+    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    random.seed(args.seed + global_step)  # for environments that draw from it
+    np.random.seed(args.seed + global_step)
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    # environments; runs with different seeds share no episode, and a resumed run plays new ones
+    envs = make_envs(args)
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # 31 bits
+    next_obs, _ = envs.reset(seed=seeds.tolist())
+
+    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    agent = Agent(envs).to(device)
+    optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
+    bonus_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    episodic_returns = []
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
+    if checkpoint:
+        agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments; its learning rate and epsilon are this run's
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
+        bonus_rms = RunningMeanStd(*map(np.array, checkpoint["bonus_rms"]))
+        episodic_returns = checkpoint["episodic_returns"]
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
+    else:  # warm-up: the statistics of observations begin with those that random actions lead to
+        done = np.zeros(N, dtype=bool)
+        for _ in range(args.num_iterations_obs_norm_init * T):
+            action = np.random.randint(envs.single_action_space.n, size=N)
+            next_obs, _, terminated, truncated, _ = envs.step(action)
+            obs_rms.update(next_obs[~done])
+            done = terminated | truncated
+        next_obs, _ = envs.reset()
+
+    # storage: rows 0 to T - 1 are the steps of a rollout. Row T holds the observation after the
+    # last step: its value bootstraps, and it becomes row 0 of the next rollout
+    storage = {
+        "obs": torch.zeros((T + 1, N, *envs.single_observation_space.shape), device=device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "int_values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "int_returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+        "next_obs": torch.zeros((T + 1, N, *next_obs.shape[1:]), device=device),  # scaled
+        "trains": torch.zeros((T + 1, N), device=device),  # 1 where a row trains the predictor
+    }
+    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
+    obs = storage["obs"]
+    actions = storage["actions"]
+    obs[T] = torch.from_numpy(next_obs)
+    # rewards and flags stay on the host, where advantages are computed
+    rewards = np.zeros((T, N))
+    dones = np.zeros((T + 1, N))
+    terminations = np.zeros((T + 1, N))
+    valid = np.zeros((T, N), dtype=bool)
+    bonus_sums = np.zeros((T, N))  # discounted sums of bonuses, by whose std bonuses are divided
+    never = np.zeros((T + 1, N))
+    episode_returns = np.zeros(N)
+    episode_lengths = np.zeros(N)
+
+    run_dir, writer = open_run(args, global_step)
+    total = args.num_iterations * args.batch_size
+    progress = tqdm(total=total, initial=global_step, unit="step", unit_scale=True)
+    stop_signals = []
+    sps = None
+    for iteration in range(first_iteration, args.num_iterations + 1):
+        if iteration == first_iteration + args.measure_burnin:
+            start_time, start_step = time.time(), global_step
+
+        # Rollout
+        obs[0] = obs[T]
+        dones[0] = dones[T]
+        for step in range(T):
+            action = act(agent, obs[step])
+            actions[step] = action
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
+            rewards[step] = reward
+            valid[step] = dones[step] == 0
+            dones[step + 1] = terminated | truncated
+            terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += N
+            episode_returns += reward * valid[step]
+            episode_lengths += valid[step]
+            for i in np.flatnonzero(dones[step + 1]):
+                episodic_returns.append(float(episode_returns[i]))
+                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
+                episode_returns[i] = episode_lengths[i] = 0
+
+        # Advantages
+        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
+            probs, storage["values"][:], storage["int_values"][:] = agent(storage["obs"])
+            storage["logprobs"][:] = probs.log_prob(storage["actions"])
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        returns = advantages + values[:T]
+        storage["returns"][:T] = torch.from_numpy(returns)  # sync
+
+        # the bonus of row t: how new is obs[t + 1], which its action led to? 0 at autoreset steps
+        seen = obs[1:].cpu().numpy()  # (T, N, D); sync
+        scaled = obs_rms.scale(seen - obs_rms.mean).clip(-5, 5)
+        with torch.no_grad():
+            novelty = agent.novelty(torch.from_numpy(scaled).float().to(device))  # sync
+        bonus = novelty.double().cpu().numpy() * valid  # sync
+        for t in range(T):  # bonus_sums[-1] is the last row of the rollout before
+            bonus_sums[t] = args.int_gamma * bonus_sums[t - 1] + bonus[t]
+        bonus_rms.update(bonus_sums[valid])
+        int_rewards = bonus / np.sqrt(bonus_rms.var)
+
+        # subtle: no episode's end cuts the sum of bonuses, else the agent would avoid ends to go on
+        # exploring. No row teaches the last observation's value: that of the next one stands in
+        int_values = storage["int_values"].double().cpu().numpy()  # sync
+        int_values[:T] = np.where(valid, int_values[:T], args.int_gamma * int_values[1:])
+        int_advantages = compute_gae(
+            int_rewards, never, never, int_values, args.int_gamma, args.gae_lambda
+        )
+        storage["int_returns"][:T] = torch.from_numpy(int_advantages + int_values[:T])  # sync
+        combined = args.ext_coef * advantages + args.int_coef * int_advantages
+        storage["advantages"][:T] = torch.from_numpy(combined)  # sync
+
+        # the predictor learns what is seen through statistics that know this rollout too
+        obs_rms.update(seen[valid])
+        scaled = obs_rms.scale(seen - obs_rms.mean).clip(-5, 5)
+        storage["next_obs"][:T] = torch.from_numpy(scaled)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
+
+        # Update
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        optimizer.param_groups[0]["lr"] = lrnow
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
+            storage["trains"].bernoulli_(args.update_proportion)
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
+            approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+            if args.target_kl is not None and approx_kl > args.target_kl:  # sync
+                break
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+
+        # Log
+        for name, value in zip(LOSSES, losses, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        var_returns = returns[valid].var()
+        explained_var = 1 - advantages[valid].var() / var_returns if var_returns > 0 else np.nan
+        writer.add_scalar("losses/explained_variance", explained_var, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        writer.add_scalar("charts/bonus", bonus[valid].mean(), global_step)
+        if iteration >= first_iteration + args.measure_burnin:
+            sps = round((global_step - start_step) / (time.time() - start_time))
+            writer.add_scalar("charts/SPS", sps, global_step)
+        # at least N: of N environments that start together, short episodes end first
+        recent = episodic_returns[-max(100, N) :]
+        mean_return = float(np.mean(recent)) if recent else None
+        score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        progress.update(args.batch_size)
+
+        # Checkpoint
+        if not np.isfinite(losses).all():  # before they are saved
+            raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
+        # subtle: read once; a signal between save and break would end the run unsaved
+        last = iteration == args.num_iterations or len(stop_signals) > 0
+        if last or iteration % args.checkpoint_interval == 0:
+            state = {
+                "format": "ppo_rnd",  # for ppo_eval.py
+                "args": asdict(args),
+                "global_step": global_step,
+                "episodic_returns": episodic_returns,
+                "agent": agent.state_dict(),
+                "adam": optimizer.state_dict()["state"],
+                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
+                "bonus_rms": [np.asarray(x).tolist() for x in vars(bonus_rms).values()],
+                "rng": {device.type: rng.get_rng_state()},
+            }
+            save_checkpoint(run_dir, state)
+        if last:
+            break
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
+            catch_signals(stop_signals)
+
+    summary = {
+        "script": os.path.basename(__file__).removesuffix(".py"),
+        "args": asdict(args),
+        "device": device.type,
+        "mode": mode,
+        "global_step": global_step,
+        "complete": iteration == args.num_iterations,
+        "sps": sps,
+        "mean_return": mean_return,
+        "episodes": len(episodic_returns),
+    }
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    writer.close()
+    progress.close()
+    speed = f", {sps} steps/s" if sps else ""
+    print(f"{run_dir}: {score}{speed}")
+    envs.close()
+    if not summary["complete"]:
+        sys.exit(128 + stop_signals[0])

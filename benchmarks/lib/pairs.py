@@ -41,6 +41,12 @@ PAIRS = {
         "HalfCheetah-v4",
         1_000_000,
     ),
+    "ppo_continuous_action_lstm": Pair(
+        "ppo_continuous_action",
+        "Pendulum without its velocity: an LSTM",
+        "Pendulum-v1",
+        300_000,
+    ),
     "ppo_atari_envpool": Pair(None, "Atari on EnvPool: a CNN", "Pong-v5", 1_800_000, PONG),
     "ppo_atari": Pair(
         "ppo_atari_envpool", "Atari on ALE's own simulator", "ALE/Pong-v5", 1_800_000, PONG

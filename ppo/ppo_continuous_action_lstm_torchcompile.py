@@ -4,7 +4,7 @@
     diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_lstm.py   # what a memory needs
     diff -u ppo/ppo_continuous_action_lstm.py ppo/ppo_continuous_action_lstm_torchcompile.py
 
-Not here: no memory (ppo_continuous_action.py), discrete actions (ppo_lstm.py).
+Not here: discrete actions (ppo_lstm.py), pixels (ppo_atari_envpool_lstm.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, CleanRL's
 ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
 
@@ -92,8 +92,8 @@ class Args:
     num_envs: int = 16  # N, parallel environments
     num_steps: int = 128  # T, steps per environment in a rollout
     anneal_lr: bool = True  # decrease the learning rate linearly to 0
-    gamma: float = 0.9  # discount factor
-    gae_lambda: float = 0.9  # lambda of generalised advantage estimation
+    gamma: float = 0.95  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
     num_minibatches: int = 4  # minibatches per epoch; must divide num_envs
     update_epochs: int = 10  # epochs per rollout
     norm_adv: bool = True  # normalise advantages per minibatch

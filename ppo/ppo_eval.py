@@ -477,7 +477,7 @@ class AtariALE(Atari):
 
 
 class Memory:
-    """The LSTM of ppo_lstm and ppo_atari_envpool_lstm, zero at a game's start."""
+    """The LSTM of a script with _lstm in its name, zero at a game's start."""
 
     done, lstm = False, "lstm"
     reads = ("lstm_state",)  # (2, M, H)
@@ -502,24 +502,35 @@ class Memory:
         return actions
 
 
-class DiscreteLSTM(Memory, Discrete):
-    """Plays an environment of Gymnasium's with the networks of ppo_lstm, which see a part of it."""
-
-    lstm = "actor.lstm"
-    last = "actor.head.bias"
+class PartlySeen(Memory):
+    """The networks of ppo_lstm and ppo_continuous_action_lstm, from which --hide keeps entries."""
 
     def __init__(self, checkpoint, deterministic):
         super().__init__(checkpoint, deterministic)
+        self.lstm = f"{self.actor}.lstm"
         self.hide = checkpoint["args"]["hide"]
         if self.hide is None:
-            self.hide = (1, 3) if self.env_id == "CartPole-v1" else ()
+            self.hide = {"CartPole-v1": (1, 3), "Pendulum-v1": (2,)}.get(self.env_id, ())
+
+    def policy(self, obs):
+        """(M, D and the hidden) -> as the simulator's."""
+        return super().policy(obs[:, np.delete(np.arange(obs.shape[1]), self.hide)])
 
     def logits(self, obs):
-        """(M, D and the hidden) -> (M, A) float32."""
-        seen = obs[:, np.delete(np.arange(obs.shape[1]), self.hide)].float()
-        names = "actor.layer.weight", "actor.layer.bias", "actor.head.weight", "actor.head.bias"
-        w1, b1, w2, b2 = (self.weights[name] for name in names)
-        return F.linear(self.remember(F.linear(seen, w1, b1).tanh()), w2, b2)
+        """(M, D) -> (M, A) float32."""
+        names = "layer.weight", "layer.bias", "head.weight", "head.bias"
+        w1, b1, w2, b2 = (self.weights[f"{self.actor}.{name}"] for name in names)
+        return F.linear(self.remember(F.linear(obs.float(), w1, b1).tanh()), w2, b2)
+
+
+class DiscreteLSTM(PartlySeen, Discrete):
+    """Plays an environment of Gymnasium's with the networks of ppo_lstm."""
+
+    last = "actor.head.bias"
+
+
+class ContinuousLSTM(PartlySeen, Continuous):
+    """Plays an environment of Gymnasium's with the networks of ppo_continuous_action_lstm."""
 
 
 class AtariLSTM(Memory, Atari):
@@ -608,6 +619,7 @@ PLAYERS = {  # by a checkpoint's format
     "ppo_continuous_action": Continuous,
     "ppo_continuous_action_envpool": ContinuousEnvPool,
     "ppo_continuous_action_warp": Continuous,  # Gymnasium's task of that name, in MuJoCo on the CPU
+    "ppo_continuous_action_lstm": ContinuousLSTM,
 }
 
 

@@ -4,7 +4,7 @@
     diff -u ppo/ppo_lstm.py ppo/ppo_lstm_torchcompile.py   # what makes it fast
     diff -u ppo/ppo.py ppo/ppo_lstm.py                     # what a memory needs
 
-Not here: pixels (ppo_atari_envpool_lstm.py), scores and films of a trained agent (ppo_eval.py).
+Not here: pixels (ppo_atari_envpool_lstm.py), continuous actions (ppo_continuous_action_lstm.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, CleanRL's ppo_atari_lstm.py.
 
 Shapes: T num_steps, N num_envs, D observation size, A number of actions, H memory size; a minibatch

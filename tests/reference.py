@@ -49,9 +49,11 @@ def cnn_with_memory(p, obs, memory):
 
 
 def two_memories(p, obs, memory):
-    """obs (M, D), memory (M, H, 4), actor's and critic's -> logits (M, A), values (M,), memory."""
+    """obs (M, D), memory (M, H, 4), actor's and critic's -> logits or means (M, A), values (M,),
+    memory."""
     found, after = [], []
-    for net, of_net in zip(("actor", "critic"), memory.split(2, 2), strict=True):
+    nets = sorted({key.split(".")[0] for key in p if "." in key})
+    for net, of_net in zip(nets, memory.split(2, 2), strict=True):
         x = linear(p, f"{net}.layer", obs).tanh()
         after += one_step(p, f"{net}.lstm", x, *of_net.unbind(2))
         found.append(linear(p, f"{net}.head", after[-2]))

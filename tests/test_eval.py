@@ -111,7 +111,8 @@ def test_the_network_is_the_agents(pair):
             storage["dones"][2] = torch.tensor([1, 0])
             rows, (state,) = storage["obs"].flatten(0, 1), memory(pair[0], 5, 2)[1]
             probs = agent(rows, storage["dones"].flatten(), state)[0]
-            expected = [probs.logits.unflatten(0, (6, 2))]
+            head = probs.base_dist.loc if "continuous" in pair[0] else probs.logits
+            expected = [head.unflatten(0, (6, 2))]
         else:
             rows = {key: rows[0] for key, rows in storage.items()}
             probs, *_ = agent(*seen(pair[0], rows))
@@ -123,12 +124,15 @@ def test_the_network_is_the_agents(pair):
         player.mask = storage["masks"][0]
     if "lstm" in pair[0]:
         player.lstm_state, found = state[0] if state.dim() == 4 else state, []
-        policy = player.policy
-        player.policy = lambda obs: found.extend(policy(obs)) or found[-1:]
+        policy, player.action_space = player.policy, spaces(pair[0]).single_action_space
+        player.policy = lambda obs: found.extend(policy(obs)) or found[-len(player.outputs) :]
         for obs, done in zip(storage["obs"], storage["dones"].bool(), strict=True):
             player.done = done.numpy()
             player.act(obs.numpy(), [rng, rng])
-        found = [torch.stack(found).log_softmax(-1)]
+        if "continuous" in pair[0]:
+            found = [torch.stack(found[::2])]  # means and deviations alternate
+        else:
+            found = [torch.stack(found).log_softmax(-1)]
     elif "continuous" in pair[0]:
         found = player.policy(obs)
     else:

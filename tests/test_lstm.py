@@ -123,3 +123,20 @@ def test_others_keep_their_entries(tmp_path):
         assert run.obs.shape == (9, 4, entries)
         assert run.args.hide == (tuple(hide[1:]) or None)
     assert (run.obs == torch.tensor([0.0, 2.0])).all()
+
+
+def test_statistics_of_what_is_seen(tmp_path):
+    """With continuous actions: hidden entries have no statistics, and by default Pendulum's cosine
+    and sine are left."""
+    sizes = "--num-envs 4 --num-steps 8 --num-minibatches 2 --total-timesteps 32".split()
+    for env_id, hide, entries in (
+        ("Hopper-v4", [], 11),
+        ("Hopper-v4", ["--hide", 0, 10], 9),
+        ("Pendulum-v1", [], 2),
+    ):
+        folder = tmp_path / f"{env_id} {len(hide)}"
+        flags = ["--env-id", env_id, *hide, *sizes]
+        run = run_main("ppo_continuous_action_lstm", *flags, runs_dir=folder)
+        assert run.obs.shape == (9, 4, entries) and run.obs_rms.mean.shape == (entries,)
+    last = run.obs[-1].numpy() * np.sqrt(run.obs_rms.var + 1e-8) + run.obs_rms.mean
+    np.testing.assert_allclose((last**2).sum(-1), 1, rtol=1e-5)

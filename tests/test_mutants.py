@@ -295,6 +295,18 @@ HIDDEN = [
     ("all rows weigh", 'storage["valid"][:T] = torch.from_numpy(valid)',
      'storage["valid"][:T] = 1'),
 ]  # fmt: skip
+MEMORY_GAUSSIAN = [
+    MEMORY[0],
+    *MEMORY[4:6],
+    MEMORY[8],
+    MEMORY[13],
+    ("the entries before are hidden", "env.observation_space.shape[0]), hide)",
+     "env.observation_space.shape[0]), np.array(hide) - 1)"),
+    ("clipped actions are stored", 'row["actions"][:] = action',
+     'row["actions"][:] = action.clamp(-1, 1)'),
+    ("log-probabilities of the clipped actions", "probs.log_prob(action)",
+     "probs.log_prob(action.clamp(-1, 1))"),
+]  # fmt: skip
 MEMORY_ATARI = [
     MEMORY[0],
     ("all rows weigh", "torch.from_numpy(valid | args.cleanrl_semantics)", "1.0"),
@@ -628,6 +640,16 @@ FAST_MEMORY = [
     ("the critic's memory is the actor's", "h[1] @ w_critic", "h[0] @ w_critic"),
     ("one call is blind to ends", "value=-1e9)", "value=0.0)"),
 ]  # fmt: skip
+NEW_MEANS = "host_means[step], host_values[step], host_state[:] = found"
+FAST_MEMORY_GAUSSIAN = [
+    NUMPY[0],
+    FAST_MEMORY[7],
+    ("NumPy's memory is not handed on", NEW_MEANS, NEW_MEANS.replace("host_state[:]", "_")),
+    ("one noise for all steps", "[step] + scaled_noise[step])", "[step] + scaled_noise[0])"),
+    ("the first deviation for ever", "agent_inference.actor_logstd.exp()",
+     'initial["actor_logstd"].exp()'),
+    ("log-probabilities averaged", "(actions[:T]).sum(-1)", "(actions[:T]).mean(-1)"),
+]  # fmt: skip
 SHARED = "    from_module(agent).data.to_module(agent_inference)\n"
 ACTED_ON = "    action_host.copy_(act(agent, row), non_blocking=True)\n"
 STORED = "    for key, values in row.items():\n        storage[key][step] = values\n"
@@ -680,6 +702,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ],
     ("lstm", check): [*MEMORY, *HIDDEN],
     ("lstm_atari", check): MEMORY_ATARI,
+    ("lstm_hopper", check): MEMORY_GAUSSIAN,
     ("lstm", check_first_weights): [
         (
             "the LSTM's gain",
@@ -725,6 +748,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("rnd, compile", check): [*NUMPY[:5], *BONUS[:1]],
     ("pettingzoo, compile", check): [*NUMPY[:8], *CLOCKS[:2]],
     ("lstm, compile", check): [*CLOCKS[:2], *FAST_MEMORY],
+    ("lstm_hopper, compile", check): FAST_MEMORY_GAUSSIAN,
     ("hopper, compile", check): [*NUMPY[:3], *GAUSSIAN],
     ("many, compile", check): [*NUMPY, *GAUSSIAN],
     ("atari_scripted, cudagraphs", check): FAST_ATARI,

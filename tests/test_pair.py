@@ -16,7 +16,7 @@ DIFFERENT = {"LSTM"}
 # what one script writes differently from another, and the idea that asks for it
 IDEAS = {
     "Args": "flags and defaults are CleanRL's for that script",
-    "make_envs": "who simulates",
+    "make_envs": "who simulates; what is hidden",
     "RunningMeanStd": "numbers on the device",
     "Agent": "the network suits what is seen and done",
     "act": "what a row keeps; what is possible; a memory",
@@ -27,6 +27,7 @@ IDEAS = {
 IDEAS_OF_FAST = IDEAS | {
     "actor_numpy": "the actor's output; what is possible",
     "act_captured": "a memory",
+    "agent_numpy": "the actor's output",
 }
 NOT_PPO = ["parse_args", "open_run", "save_checkpoint", "catch_signals"]
 

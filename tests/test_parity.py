@@ -131,9 +131,11 @@ def check_both(eager, fast, flags, folder, edit=lambda name: None):
 @pytest.mark.slow
 @pytest.mark.parametrize(("eager", "fast"), PAIRS)
 def test_the_same_by_default(eager, fast, tmp_path, monkeypatch):
-    """The real environment and the default flags, two iterations; on pixels of shorter rollouts."""
+    """The real environment and the default flags, two iterations; on pixels, and with a memory, of
+    shorter rollouts."""
     monkeypatch.undo()
-    steps = 32 if "atari" in eager else load(eager).Args.num_steps
+    short = "atari" in eager or "lstm" in eager
+    steps = 32 if short else load(eager).Args.num_steps
     args = load(eager).Args(num_steps=steps)
     flags = ["--num-steps", steps, "--total-timesteps", 2 * args.batch_size]
     runs = [run_main(name, *flags, runs_dir=tmp_path / name) for name in (eager, fast)]

@@ -252,6 +252,7 @@ REFUSED = [  # script, flags, a word of the error
     ("ppo_masked", ["--env-id", "CliffWalking-v1"], "0 of 2 environments gave"),
     ("ppo_rnd", ["--env-id", "CarRacing-v3"], "has pixels"),
     ("ppo_lstm", ["--hide", 4], "index 4 is out of bounds"),
+    ("ppo_continuous_action_lstm", ["--hide", 3], "index 3 is out of bounds"),
     ("ppo_pettingzoo", [*WOLF, '{"wolf": "observation_space"}'], "sheep_0 has "),
     ("ppo_pettingzoo", [*WOLF, '{"wolf": "action_space"}'], "sheep_2 has Box"),
     ("ppo_pettingzoo", ["--env-kwargs", '{"continuous_actions": true}'], "must be Discrete"),

@@ -44,6 +44,12 @@ PAIRS = {
         "HalfCheetah-v4",
         1_000_000,
     ),
+    "ppo_continuous_action_lstm": Pair(
+        "ppo_continuous_action",
+        "Pendulum without its velocity: an LSTM",
+        "Pendulum-v1",
+        300_000,
+    ),
     "ppo_continuous_action_warp": Pair(
         "ppo_continuous_action_envpool",
         "MuJoCo on the device, in MuJoCo Warp",

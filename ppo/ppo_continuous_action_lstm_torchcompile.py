@@ -1,0 +1,712 @@
+"""Proximal Policy Optimization (PPO) with a memory, an LSTM, and continuous actions.
+
+    python ppo/ppo_continuous_action_lstm.py   # or *_torchcompile.py --compile, made fast
+    diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_lstm.py   # what a memory needs
+    diff -u ppo/ppo_continuous_action_lstm.py ppo/ppo_continuous_action_lstm_torchcompile.py
+
+Not here: discrete actions (ppo_lstm.py), pixels (ppo_atari_envpool_lstm.py).
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, CleanRL's
+ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
+
+Shapes: T num_steps, N num_envs, D observation size, A action size, H memory size; a minibatch is
+M = T * E rows, all those of E environments.
+`sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:
+    t  obs[t]             actions[t]  rewards[t]   dones[t]  valid[t]
+    5  observation        action      reward       0         1
+    6  observation        action      last reward  0         1
+    7  final observation  ignored     0            1         0         autoreset step, no transition
+    8  first observation  action      reward       0         1         the memory starts at 0
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.16",
+#   # fast, CUDA graph: its CudaGraphModule
+#   "tensordict>=0.15",
+#   "gymnasium[mujoco]>=1.3",
+#   "gymnasium[box2d]>=1.3; python_version < '3.14'",
+#   "numpy>=2",
+#   "tyro>=1.0.17",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import argparse
+
+# fast, both: the agent that acts is a copy
+import copy
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
+os.environ.setdefault("TD_LOGGING_LEVEL", "WARNING")  # no line for each capture
+from tensordict.nn import CudaGraphModule
+from torch.distributions.independent import Independent
+from torch.distributions.normal import Normal
+from torch.utils.tensorboard import SummaryWriter
+
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_num_threads(1)  # a second thread does not pay for networks this small
+gym.logger.min_level = gym.logger.ERROR  # no warnings: v4 is old, but published tables used it
+
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+
+
+@dataclass
+class Args:
+    """PPO with a memory for Gymnasium's vectors as observations and as actions."""
+
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
+    seed: int = 1  # of environments, network and sampling
+    torch_deterministic: bool = True  # only deterministic cuDNN kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # log to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # where the run's folder is created
+    checkpoint_interval: int = 50  # iterations between checkpoints
+    resume: str | None = None  # folder of a run to continue; its arguments are the defaults
+    measure_burnin: int = 3  # iterations before the steps per second are measured
+
+    env_id: str = "Pendulum-v1"  # Gymnasium id
+    hide: tuple[int, ...] | None = None  # entries left out of obs; None: Pendulum-v1's velocity
+    total_timesteps: int = 300_000  # environment steps, rounded down to whole rollouts
+    learning_rate: float = 1e-3  # Adam's learning rate
+    num_envs: int = 16  # N, parallel environments
+    num_steps: int = 128  # T, steps per environment in a rollout
+    anneal_lr: bool = True  # decrease the learning rate linearly to 0
+    gamma: float = 0.95  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs
+    update_epochs: int = 10  # epochs per rollout
+    norm_adv: bool = True  # normalise advantages per minibatch
+    clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± clip_coef
+    clip_vloss: bool = False  # clip the value function's change to ± clip_coef
+    ent_coef: float = 0.0  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # maximum gradient norm
+    target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile the loss; the first iteration takes longer
+    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
+    numpy_acting: bool = True  # act in NumPy, if compiled or captured
+    fused_lstm: bool = True  # learn with all rows in one call, if compiled and not captured
+
+    def __post_init__(self):
+        self.batch_size = self.num_envs * self.num_steps
+        self.minibatch_size = self.batch_size // self.num_minibatches
+        self.num_iterations = self.total_timesteps // self.batch_size
+        if self.num_envs % self.num_minibatches:
+            raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if not self.runs_dir:
+            raise ValueError("--runs-dir must not be empty")
+
+
+def make_envs(args):
+    """N Gymnasium environments stepped together: obs (N, D), actions (N, A) float."""
+    hide = args.hide
+    if hide is None:
+        hide = (2,) if args.env_id == "Pendulum-v1" else ()
+
+    def make_env():
+        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        obs_space = env.observation_space  # its text shows what is in a Dict, too
+        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
+        if not hide:
+            return env
+        seen = np.delete(np.arange(env.observation_space.shape[0]), hide)
+        space = gym.spaces.Box(-np.inf, np.inf, seen.shape)
+        return gym.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
+
+    next_step = gym.vector.AutoresetMode.NEXT_STEP
+    envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
+    space = envs.single_action_space
+    bounded = isinstance(space, gym.spaces.Box) and space.is_bounded()
+    assert bounded, f"actions must be a bounded Box, not {space}"
+    return envs
+
+
+class RunningMeanStd:
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+
+    def __init__(self, mean, var, count=1e-4):
+        self.mean = mean  # (...) float64
+        self.var = var
+        self.count = count  # rows so far, and a small weight for the first mean and variance
+
+    def update(self, x):
+        """Adds x, (rows, ...), skipping rows with nan or inf."""
+        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
+        total = self.count + len(x)
+        delta = x - self.mean
+        self.mean = self.mean + delta.sum(0) / total
+        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
+        self.count = total
+
+    def scale(self, x):
+        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
+        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    """Gives a layer orthogonal weights of gain std and constant biases."""
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class LSTM(nn.Module):
+    """nn.LSTM's equations; nn.LSTM itself cannot zero its state between two rows of a call.
+
+    x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
+    before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
+    A row whose dones is 1 still reads the memory of its episode; the row after it reads zeros.
+    """
+
+    # fast, both: whether learning passes all rows in one call; main decides
+    fused = False
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__()
+        self.hidden_size = hidden_size
+        self.from_x = layer_init(nn.Linear(input_size, 4 * hidden_size), std=1.0)
+        self.from_h = layer_init(nn.Linear(hidden_size, 4 * hidden_size), std=1.0)
+
+    def forward(self, x, dones, state):
+        h, c = state  # (E, H) each
+        # fast, both: all rows in one call; the loop makes a dozen a row, and compiles for minutes.
+        # subtle: dones is one more entry of x, whose weight shuts all gates. So the state after an
+        # autoreset row is 0, and so is that row's hidden, which the loss does not see
+        if self.fused and torch.is_grad_enabled():
+            w_x = nn.functional.pad(self.from_x.weight, (0, 1), value=-1e9)  # (4 H, inputs + 1)
+            weights = [w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias]
+            x = torch.cat([x, dones[:, None]], dim=1).view(-1, len(h), w_x.shape[1])
+            # biases, one layer, no dropout, training, one direction, rows before environments
+            options = True, 1, 0.0, True, False, False
+            hidden, h, c = torch.lstm(x, (h[None], c[None]), weights, *options)
+            return hidden.flatten(0, 1), torch.cat([h, c])
+        rows = self.from_x(x).view(-1, len(h), 4 * self.hidden_size)  # (T, E, 4 H), in one product
+        keeps = 1 - dones.view(-1, len(h), 1)  # (T, E, 1)
+        hidden = []
+        for row, keep in zip(rows, keeps, strict=True):
+            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            hidden.append(h)
+            h, c = h * keep, c * keep
+        return torch.cat(hidden), torch.stack([h, c])
+
+
+class Recurrent(nn.Module):
+    """A layer, an LSTM, a head: obs (M, D), dones (M,), state (2, E, H) -> (M, outputs), state."""
+
+    def __init__(self, obs_size, outputs, std):
+        super().__init__()
+        self.layer = layer_init(nn.Linear(obs_size, 64))
+        self.lstm = LSTM(64, 64)
+        self.head = layer_init(nn.Linear(64, outputs), std)
+
+    def forward(self, obs, dones, state):
+        hidden, state = self.lstm(self.layer(obs).tanh(), dones, state)
+        return self.head(hidden), state
+
+
+class Agent(nn.Module):
+    """Two networks with a memory: obs (M, D), dones (M,), lstm_state (2, 2, E, H), of actor and
+    critic -> a Gaussian of (M, A) actions, value (M,), lstm_state.
+    """
+
+    def __init__(self, envs):
+        super().__init__()
+        (obs_size,) = envs.single_observation_space.shape
+        (action_size,) = envs.single_action_space.shape
+        self.critic = Recurrent(obs_size, 1, std=1.0)
+        self.actor_mean = Recurrent(obs_size, action_size, std=0.01)
+        self.actor_logstd = nn.Parameter(torch.zeros(1, action_size))
+
+    def forward(self, obs, dones, lstm_state):
+        mean, actor_state = self.actor_mean(obs, dones, lstm_state[0])
+        value, critic_state = self.critic(obs, dones, lstm_state[1])
+        probs = Normal(mean, self.actor_logstd.exp(), validate_args=False)
+        probs = Independent(probs, 1, validate_args=False)  # its log_prob sums over the A entries
+        return probs, value.squeeze(-1), torch.stack([actor_state, critic_state])
+
+
+@torch.no_grad()
+def act(agent, row, lstm_state):
+    """Samples actions at a row's observations, and stores them there with their log-probabilities
+    and values. row: fields (N, ...) of the storage; lstm_state: the memory before that row.
+    Returns the actions, (N, A), and the memory after it.
+    """
+    probs, value, lstm_state = agent(row["obs"], row["dones"], lstm_state)
+    action = probs.sample()
+    row["actions"][:] = action
+    row["logprobs"][:] = probs.log_prob(action)
+    row["values"][:] = value
+    return action, lstm_state
+
+
+# fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
+def agent_numpy(weights, obs, dones, lstm_state):
+    """obs (N, D), dones (N,), lstm_state (2, 2, N, H) -> mean (N, A), value (N,), lstm_state.
+
+    All are arrays. weights: those of actor and critic stacked, (2, inputs, outputs) or (2,
+    outputs), so that one product computes both; those of the two heads, which come last, are not.
+    """
+    w1, b1, w_x, b_x, w_h, b_h, w_mean, w_critic, b_mean, b_critic = weights
+    h, c = lstm_state.swapaxes(0, 1)  # (2, N, H) each, of actor and critic
+    x = np.tanh(obs @ w1 + b1[:, None])
+    gates = x @ w_x + h @ w_h + (b_x + b_h)[:, None]  # (2, N, 4 H)
+    i, f, g, o = np.split(gates, 4, axis=2)
+    i, f, o = (0.5 + 0.5 * np.tanh(0.5 * gate) for gate in (i, f, o))  # sigmoids
+    c = f * c + i * np.tanh(g)
+    h = o * np.tanh(c)
+    mean = h[0] @ w_mean + b_mean
+    value = (h[1] @ w_critic + b_critic).squeeze(-1)
+    return mean, value, np.stack([h, c], axis=1) * (dones == 0)[:, None]
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
+
+    rewards: (T, N); dones, terminations, values: (T + 1, N), arrays. Returns advantages, (T, N).
+    An episode cut by its time limit is done but not terminated: values[t + 1], the value of its
+    final observation, bootstraps.
+    """
+    advantages = rewards + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]  # TD errors
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    for t in reversed(range(len(advantages) - 1)):
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's loss, to be minimised, over a minibatch's valid rows (arXiv:1707.06347, equation 9).
+
+        L_clip = mean(min(ratio * A, clip(ratio, 1 - clip_coef, 1 + clip_coef) * A))
+        loss = -L_clip + vf_coef * v_loss - ent_coef * entropy
+
+    newlogprob, entropy, newvalue: (M,), of the agent as it is now; mb: fields (M, ...) of the
+    rollout. Returns the loss, (), and the first six of LOSSES, (6,).
+    """
+    valid = mb["valid"]
+    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+
+    advantages = mb["advantages"]
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    # policy loss, -L_clip
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    # value loss
+    v_loss = (newvalue - mb["returns"]).square()
+    if args.clip_vloss:
+        change = (newvalue - mb["values"]).clamp(-args.clip_coef, args.clip_coef)
+        v_loss_clipped = (mb["values"] + change - mb["returns"]).square()
+        v_loss = torch.max(v_loss, v_loss_clipped)
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
+    """Sets the parameters' .grad to the clipped gradient of a minibatch.
+
+    batch: fields (T, N, ...) of the storage; initial_lstm_state: (..., N, H), before row 0;
+    mb_inds: (E,), the minibatch's environments.
+    Returns LOSSES, (7,); grad_norm is that before clipping.
+    """
+    mb = {key: rows[:, mb_inds].flatten(0, 1) for key, rows in batch.items()}  # (M, ...)
+    probs, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state[..., mb_inds, :])
+    newlogprob = probs.log_prob(mb["actions"])
+    loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
+    loss.backward()
+    # foreach=False: so few tensors need no batching
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
+    """Takes a gradient step on each minibatch.
+
+    b_inds: (N / E, E), the environments of each minibatch. Returns the LOSSES of each, (N / E, 7).
+    """
+    losses = []
+    for mb_inds in b_inds:
+        optimizer.zero_grad()
+        losses.append(compute_gradients(agent, batch, initial_lstm_state, args, mb_inds))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+# Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
+
+
+def parse_args():
+    """Reads the command line; with --resume, the arguments of that run are the defaults.
+
+    Returns Args and the checkpoint of that run, or None.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    run_dir = parser.parse_known_args()[0].resume
+    if run_dir is None:
+        return tyro.cli(Args), None
+    checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+    return tyro.cli(Args, default=Args(**saved)), checkpoint
+
+
+def open_run(args, global_step):
+    """Creates the run's folder, or takes that of --resume; returns it and a TensorBoard writer."""
+    started = time.strftime("%y%m%d-%H%M%S")
+    name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
+    run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
+    run_dir = os.path.abspath(run_dir)
+    os.makedirs(run_dir, exist_ok=args.resume is not None)
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(run_dir),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    return run_dir, writer
+
+
+def save_checkpoint(run_dir, state):
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    torch.save(state, f"{run_dir}/checkpoint.tmp")
+    os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
+
+
+def catch_signals(received):
+    """The first Ctrl+C or SIGTERM adds its number to `received`; a second one kills the run."""
+
+    def handler(signum, frame):
+        received.append(signum)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.write(2, b"\nstopping after this iteration\n")
+
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
+
+
+if __name__ == "__main__":
+    args, checkpoint = parse_args()
+    global_step = checkpoint["global_step"] if checkpoint else 0
+    # rounded up, so that a run resumed with other sizes takes no more steps than total_timesteps
+    first_iteration = -(-global_step // args.batch_size) + 1
+    if first_iteration > args.num_iterations:
+        sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
+    T, N = args.num_steps, args.num_envs
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    # fast, both: what was asked for and can run here
+    cudagraphs = args.cudagraphs and device.type == "cuda"
+    mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
+    numpy_acting = args.numpy_acting and mode != "eager"
+    if args.cudagraphs and not cudagraphs:
+        print("--cudagraphs needs a CUDA device: running without")
+    if mode == "eager":
+        print("running eagerly: --compile makes this script fast")
+    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    random.seed(args.seed + global_step)  # for environments that draw from it
+    np.random.seed(args.seed + global_step)
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    # environments; runs with different seeds share no episode, and a resumed run plays new ones
+    envs = make_envs(args)
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # 31 bits
+    next_obs, _ = envs.reset(seed=seeds.tolist())
+
+    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    agent = Agent(envs).to(device)
+    # fast, CUDA graph: a tensor, which a replay reads anew; a float would be frozen into the graph
+    lr = torch.tensor(args.learning_rate, device=device) if cudagraphs else args.learning_rate
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=cudagraphs)
+    obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
+    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    episodic_returns = []
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
+    if checkpoint:
+        agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments; its learning rate and epsilon are this run's
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
+        return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+        episodic_returns = checkpoint["episodic_returns"]
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
+
+    # storage: rows 0 to T - 1 are the steps of a rollout. Row T holds the observation after the
+    # last step: its value bootstraps, and it becomes row 0 of the next rollout
+    storage = {
+        "obs": torch.zeros((T + 1, N, *envs.single_observation_space.shape), device=device),
+        "actions": torch.zeros((T + 1, N, *envs.single_action_space.shape), device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+        "dones": torch.zeros((T + 1, N), device=device),
+    }
+    batch = {key: rows[:T] for key, rows in storage.items()}  # (T, N, ...), views
+    obs = storage["obs"]
+    obs_rms.update(next_obs)
+    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
+    lstm_state = torch.zeros((2, 2, N, agent.actor_mean.lstm.hidden_size), device=device)
+    initial_lstm_state = lstm_state.clone()  # before row 0 of a rollout
+    low, high = envs.single_action_space.low, envs.single_action_space.high
+    # rewards and flags stay on the host, where advantages are computed
+    rewards = np.zeros((T, N))
+    dones = np.zeros((T + 1, N))
+    terminations = np.zeros((T + 1, N))
+    valid = np.zeros((T, N), dtype=bool)
+    discounted = np.zeros(N)  # sums of discounted rewards, by whose std rewards are scaled
+    episode_returns = np.zeros(N)
+    episode_lengths = np.zeros(N)
+
+    # fast, both: the loss in fused kernels, the LSTM in one call
+    if args.compile:
+        ppo_loss = torch.compile(ppo_loss)
+        LSTM.fused = args.fused_lstm and not cudagraphs
+
+    # fast, CUDA graph: one launch for an epoch. The first three calls run as they are, and only
+    # then is the graph captured
+    def run_epoch(b_inds):
+        return train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds)
+
+    if cudagraphs:
+        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+
+    # fast, both: what acts is in the host's memory; on a CPU obs, actions and state are already
+    if numpy_acting:
+        agent_inference = copy.deepcopy(agent).cpu().requires_grad_(False)
+        networks = agent_inference.actor_mean, agent_inference.critic
+        pairs = list(zip(*(network.parameters() for network in networks), strict=True))
+        obs = obs.cpu()
+        actions = storage["actions"].cpu()
+        lstm_state = lstm_state.cpu()
+        host_state = lstm_state.numpy()  # a view
+        host_means = np.zeros((T, N, *envs.single_action_space.shape), dtype=np.float32)
+        host_values = np.zeros((T, N), dtype=np.float32)
+        noise = torch.zeros(host_means.shape, device=device)
+
+    run_dir, writer = open_run(args, global_step)
+    total = args.num_iterations * args.batch_size
+    progress = tqdm(total=total, initial=global_step, unit="step", unit_scale=True)
+    stop_signals = []
+    sps = None
+    for iteration in range(first_iteration, args.num_iterations + 1):
+        if iteration == first_iteration + args.measure_burnin:
+            start_time, start_step = time.time(), global_step
+
+        # Rollout
+        obs[0] = obs[T]
+        dones[0] = dones[T]
+        # fast, both: to the device, where it is not if NumPy acts
+        initial_lstm_state[:] = lstm_state  # sync
+        # fast, both: weights and noise are fetched once a rollout. The noise is drawn row by row,
+        # as probs.sample() would, so that it is the same
+        if numpy_acting:
+            agent_inference.load_state_dict(agent.state_dict())  # sync
+            weights = [torch.stack([p.t() for p in pair]).numpy() for pair in pairs[:6]]
+            weights += [p.t().numpy() for pair in pairs[6:] for p in pair]
+            for row in noise:
+                row.normal_()
+            std = agent_inference.actor_logstd.exp()  # (1, A)
+            scaled_noise = (noise.cpu() * std).numpy()  # sync
+            # subtle: a fork that changes act or Agent must change what is in NumPy, or is stopped:
+            # from the same noise both draw the same actions
+            mean, value, next_state = agent_numpy(weights, obs[0].numpy(), dones[0], host_state)
+            row = {key: rows[0].cpu() for key, rows in storage.items()}
+            row |= {"obs": obs[0], "dones": torch.from_numpy(dones[0]).float()}
+            state = torch.get_rng_state()
+            acted, acted_state = act(agent_inference, row, lstm_state)
+            torch.set_rng_state(state)
+            action = mean + (torch.empty(noise[0].shape).normal_() * std).numpy()
+            torch.set_rng_state(state)
+            expected = acted, row["values"], acted_state
+            for x, y in zip((action, value, next_state), expected, strict=True):
+                assert np.allclose(x, y, 1e-4, 1e-4), "what acts is not act"
+        for step in range(T):
+            # fast, both: the mean and the noise of probs.sample()
+            if numpy_acting:
+                found = agent_numpy(weights, obs[step].numpy(), dones[step], host_state)
+                host_means[step], host_values[step], host_state[:] = found
+                action = torch.from_numpy(host_means[step] + scaled_noise[step])
+                actions[step] = action
+            else:
+                storage["dones"][step] = torch.from_numpy(dones[step])  # sync
+                row = {key: rows[step] for key, rows in storage.items()}  # views
+                action, lstm_state = act(agent, row, lstm_state)  # sync: a Normal checks its std
+            clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
+            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
+            if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
+                next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
+            obs_rms.update(next_obs)
+            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
+            valid[step] = dones[step] == 0
+            dones[step + 1] = terminated | truncated
+            terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += N
+            # rewards are divided by the deviation of their discounted sums; as in Gymnasium a
+            # termination drops the sum before its reward comes in, a truncation keeps it
+            sums = discounted * args.gamma * ~terminated + reward
+            discounted = np.where(valid[step], sums, discounted)
+            return_rms.update(discounted[valid[step]])
+            rewards[step] = return_rms.scale(reward)
+            episode_returns += reward * valid[step]
+            episode_lengths += valid[step]
+            for i in np.flatnonzero(dones[step + 1]):
+                episodic_returns.append(float(episode_returns[i]))
+                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
+                episode_returns[i] = episode_lengths[i] = 0
+
+        # fast, both: what act would have stored, to the GPU; on a CPU obs and actions are there
+        if numpy_acting:
+            storage["obs"].copy_(obs)  # sync
+            storage["dones"].copy_(torch.from_numpy(dones))  # sync
+            storage["actions"].copy_(actions)  # sync
+            probs = Normal(torch.from_numpy(host_means), std, validate_args=False)
+            storage["logprobs"][:T] = probs.log_prob(actions[:T]).sum(-1)  # sync
+            storage["values"][:T] = torch.from_numpy(host_values)  # sync
+
+        # Advantages
+        storage["dones"][T] = torch.from_numpy(dones[T])  # sync
+        with torch.no_grad():  # the value from which the last step bootstraps
+            # fast, both: on the device, where obs and lstm_state are not if NumPy acted
+            row = storage["obs"][T], storage["dones"][T], lstm_state.to(device)  # sync
+            _, storage["values"][T], _ = agent(*row)
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        returns = advantages + values[:T]
+        storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
+        storage["returns"][:T] = torch.from_numpy(returns)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
+
+        # Update
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        # fast, CUDA graph: in place, where the captured Adam reads it
+        optimizer.param_groups[0]["lr"] = lr.fill_(lrnow) if cudagraphs else lrnow
+        losses = []
+        for _ in range(args.update_epochs):
+            # whole environments, as a memory needs their rows in order of time
+            b_inds = torch.randperm(N, device=device).view(args.num_minibatches, -1)
+            # fast, CUDA graph: train_epoch in one launch
+            losses.append(run_epoch(b_inds))
+            approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+            if args.target_kl is not None and approx_kl > args.target_kl:  # sync
+                break
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+
+        # Log
+        for name, value in zip(LOSSES, losses, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        var_returns = returns[valid].var()
+        explained_var = 1 - advantages[valid].var() / var_returns if var_returns > 0 else np.nan
+        writer.add_scalar("losses/explained_variance", explained_var, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        if iteration >= first_iteration + args.measure_burnin:
+            sps = round((global_step - start_step) / (time.time() - start_time))
+            writer.add_scalar("charts/SPS", sps, global_step)
+        # at least N: of N environments that start together, short episodes end first
+        recent = episodic_returns[-max(100, N) :]
+        mean_return = float(np.mean(recent)) if recent else None
+        score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        progress.update(args.batch_size)
+
+        # Checkpoint
+        if not np.isfinite(losses).all():  # before they are saved
+            raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
+        # subtle: read once; a signal between save and break would end the run unsaved
+        last = iteration == args.num_iterations or len(stop_signals) > 0
+        if last or iteration % args.checkpoint_interval == 0:
+            state = {
+                "format": "ppo_continuous_action_lstm",  # for ppo_eval.py
+                "args": asdict(args),
+                "global_step": global_step,
+                "episodic_returns": episodic_returns,
+                "agent": agent.state_dict(),
+                "adam": optimizer.state_dict()["state"],
+                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
+                "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
+                "rng": {device.type: rng.get_rng_state()},
+            }
+            save_checkpoint(run_dir, state)
+        if last:
+            break
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
+            catch_signals(stop_signals)
+
+    summary = {
+        "script": os.path.basename(__file__).removesuffix(".py"),
+        "args": asdict(args),
+        "device": device.type,
+        "mode": mode,
+        "global_step": global_step,
+        "complete": iteration == args.num_iterations,
+        "sps": sps,
+        "mean_return": mean_return,
+        "episodes": len(episodic_returns),
+    }
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    writer.close()
+    progress.close()
+    speed = f", {sps} steps/s" if sps else ""
+    print(f"{run_dir}: {score}{speed}")
+    envs.close()
+    if not summary["complete"]:
+        sys.exit(128 + stop_signals[0])

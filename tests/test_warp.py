@@ -12,7 +12,7 @@ import my_warp_env
 import numpy as np
 import pytest
 import worlds
-from helpers import PPO, ROOT, TINY, compile_kernels, insert, load, run_main, scalars
+from helpers import PPO, TINY, compile_kernels, insert, load, run_main, scalars
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -473,10 +473,10 @@ def test_a_gpu_that_warp_does_not_find():
 
 
 @pytest.mark.parametrize("package", ["mujoco_warp", "warp"])
-def test_a_missing_package_is_named(package, monkeypatch):
+def test_a_missing_package_is_named(package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit, match=f"{package}.*: pip install mujoco mujoco-warp warp-lang$"):
-        variables(lambda text: text, ROOT / ".pytest_cache")
+        variables(lambda text: text, tmp_path)
 
 
 @pytest.mark.slow

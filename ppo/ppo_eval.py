@@ -476,11 +476,8 @@ class Memory:
         return hidden
 
 
-class DiscreteLSTM(Memory, Discrete):
-    """Plays an environment of Gymnasium's with the networks of ppo_lstm, which see a part of it."""
-
-    lstm = "actor.lstm"
-    last = "actor.head.bias"
+class PartlySeen(Discrete):
+    """Plays an environment of Gymnasium's of which the networks see a part."""
 
     def __init__(self, checkpoint, deterministic):
         super().__init__(checkpoint, deterministic)
@@ -488,12 +485,55 @@ class DiscreteLSTM(Memory, Discrete):
         if self.hide is None:
             self.hide = (1, 3) if self.env_id == "CartPole-v1" else ()
 
+    def seen(self, obs):
+        """(M, D and the hidden) -> (M, D) float32."""
+        return obs[:, np.delete(np.arange(obs.shape[1]), self.hide)].float()
+
+
+class DiscreteLSTM(Memory, PartlySeen):
+    """Plays an environment of Gymnasium's with the networks of ppo_lstm."""
+
+    lstm = "actor.lstm"
+    last = "actor.head.bias"
+
     def logits(self, obs):
         """(M, D and the hidden) -> (M, A) float32."""
-        seen = obs[:, np.delete(np.arange(obs.shape[1]), self.hide)].float()
         names = "actor.layer.weight", "actor.layer.bias", "actor.head.weight", "actor.head.bias"
         w1, b1, w2, b2 = (self.weights[name] for name in names)
-        return F.linear(self.remember(F.linear(seen, w1, b1).tanh()), w2, b2)
+        return F.linear(self.remember(F.linear(self.seen(obs), w1, b1).tanh()), w2, b2)
+
+
+class DiscreteAttention(PartlySeen):
+    """Plays an environment of Gymnasium's with the network of ppo_trxl."""
+
+    last = "actor.bias"
+
+    def reset(self, seeds, **options):
+        """As Discrete's; there are no rows before a game's first one."""
+        lag, bias = self.weights["layers.0.lag"], self.weights["layers.0.hidden.bias"]
+        self.length, layers = len(lag) - 1, sum(key.endswith(".lag") for key in self.weights)
+        self.rows = torch.zeros(len(seeds), 0, layers, len(bias))  # (M, up to L, layers, H)
+        return super().reset(seeds, **options)
+
+    def linear(self, name, x):
+        """x by the weight and bias of that name."""
+        return F.linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def logits(self, obs):
+        """(M, D and the hidden) -> (M, A) float32; and the row to those before it."""
+        x, added = self.linear("encoder", self.seen(obs)).tanh(), []
+        for i in range(self.rows.shape[2]):
+            added.append(x)
+            name, rows = f"layers.{i}", torch.cat([self.rows[:, :, i], x[:, None]], 1)
+            query = self.linear(f"{name}.query", x).unflatten(1, (-1, x.shape[1]))
+            keys = rows + self.weights[f"{name}.lag"][-rows.shape[1] :]
+            weights = (query @ keys.mT / x.shape[1] ** 0.5).softmax(2)  # (M, heads, rows)
+            norm = self.weights[f"{name}.norm.weight"], self.weights[f"{name}.norm.bias"]
+            read = F.layer_norm(weights @ rows - x[:, None], x.shape[1:], *norm)
+            x = x + self.linear(f"{name}.out", read.flatten(1))
+            x = x + self.linear(f"{name}.hidden", x).relu()
+        self.rows = torch.cat([self.rows, torch.stack(added, 1)[:, None]], 1)[:, -self.length :]
+        return self.linear("actor", x)
 
 
 class AtariLSTM(Memory, Atari):
@@ -507,6 +547,7 @@ PLAYERS = {  # by a checkpoint's format
     "ppo_masked": Masked,
     "ppo_pettingzoo": SharedPolicy,
     "ppo_lstm": DiscreteLSTM,
+    "ppo_trxl": DiscreteAttention,
     "ppo_atari": AtariALE,
     "ppo_atari_envpool": Atari,
     "ppo_atari_envpool_lstm": AtariLSTM,

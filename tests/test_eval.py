@@ -21,6 +21,7 @@ from helpers import (
     PAIRS,
     PPO,
     TINY,
+    agent,
     load,
     memory,
     random_storage,
@@ -28,7 +29,6 @@ from helpers import (
     run_script,
     said,
     seen,
-    spaces,
     task,
 )
 
@@ -88,12 +88,13 @@ def formats(name):
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_network_is_the_agents(pair):
     """A player gives what Agent gives, for the weights of each pair; each script has its player."""
-    agent = load(pair[0]).Agent(spaces(pair[0]))
+    sizes = {"trxl_memory_length": 4, "trxl_num_layers": 2} if "trxl" in pair[0] else {}
+    network = agent(pair[0], args=load(pair[0]).Args(**sizes))
     rng = torch.Generator().manual_seed(1)
-    for weights in agent.parameters():  # none is 0, as biases are at first
+    for weights in network.parameters():  # none is 0, as biases are at first
         weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
     args = {"env_id": "", "hide": None, "repeat_action_probability": 0.0, "env_kwargs": "{}"}
-    weights = agent.state_dict()
+    weights = network.state_dict()
     checkpoint = {"args": args, "agent": weights, "obs_rms": [0.0, 1.0, 1.0]}
     players = load("ppo_eval").PLAYERS
     (written,) = formats(pair[0])
@@ -105,11 +106,18 @@ def test_the_network_is_the_agents(pair):
         if "lstm" in pair[0]:  # with its memory, which ends hold apart
             storage["dones"][2] = torch.tensor([1, 0])
             rows, (state,) = storage["obs"].flatten(0, 1), memory(pair[0], 5, 2)[1]
-            probs = agent(rows, storage["dones"].flatten(), state)[0]
+            probs = network(rows, storage["dones"].flatten(), state)[0]
             expected = [probs.logits.unflatten(0, (6, 2))]
+        elif "trxl" in pair[0]:  # rows of one episode, of which each sees five
+            window, expected = torch.zeros(2, 4, 2, 64), []
+            for t, obs in enumerate(storage["obs"]):
+                probs, _, added = network(obs, window, torch.tensor([t, t]))
+                window = torch.cat([window[:, 1:], added.unsqueeze(1)], 1)
+                expected.append(probs.logits)
+            expected = [torch.stack(expected)]
         else:
             rows = {key: rows[0] for key, rows in storage.items()}
-            probs, _ = agent(*seen(pair[0], rows))
+            probs, _ = network(*seen(pair[0], rows))
             if "continuous" in pair[0]:
                 expected = probs.base_dist.loc, probs.base_dist.scale
             else:
@@ -124,6 +132,9 @@ def test_the_network_is_the_agents(pair):
             player.done = done.numpy()
             found.append(player.logits(obs))
         found = [torch.stack(found).log_softmax(-1)]
+    elif "trxl" in pair[0]:
+        player.length, player.rows = 4, torch.zeros(2, 0, 2, 64)
+        found = [torch.stack([player.logits(obs) for obs in storage["obs"]]).log_softmax(-1)]
     elif "continuous" in pair[0]:
         mean, std = player.gaussian(obs)
         found = mean, std.expand_as(mean)

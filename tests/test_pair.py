@@ -25,6 +25,7 @@ IDEAS = {
 }
 IDEAS_OF_FAST = IDEAS | {
     "actor_numpy": "the actor's output; what is possible",
+    "agent_numpy": "which memory",
     "act_captured": "a memory",
 }
 NOT_PPO = ["parse_args", "open_run", "save_checkpoint", "catch_signals"]

@@ -144,9 +144,9 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 class Attention(nn.Module):
     """Each row reads from the rows before it and from itself, then passes a layer.
 
-    x (M, H), window (M, L, H), the rows before it, ages (M,), how many of them are of its episode
-    -> (M, H). Keys and values are these rows as they are: what W_k and W_v would do to L rows,
-    query and out do to one. Keys have a learned vector for each lag, the distance in rows.
+    x (M, H), window (M, L, H), the rows before it, ages (M,), how many rows its episode had ->
+    (M, H). Keys and values are these rows as they are: what W_k and W_v would do to L rows, query
+    and out do to one. Keys have a learned vector for each lag, the distance in rows.
     """
 
     def __init__(self, size, heads, memory_length):
@@ -173,9 +173,9 @@ class Attention(nn.Module):
 
 
 class Agent(nn.Module):
-    """One network with a memory: obs (M, D), window (M, L, layers, H), ages (M,), rows of the
-    episode so far -> a distribution over A actions, value (M,), and what the row adds to the
-    memory: the inputs of its layers, (M, layers, H).
+    """One network with a memory: obs (M, D), window (M, L, layers, H), ages (M,) -> a distribution
+    over A actions, value (M,), and what the row adds to the memory, its layers' inputs, (M, layers,
+    H).
     """
 
     def __init__(self, envs, args):

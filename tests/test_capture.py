@@ -51,7 +51,8 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 CUDA = pytest.param("cuda", marks=GPU)
 ATARI = "ppo_atari_envpool_torchcompile"
 # what others have the text of
-KINDS = ["ppo", "ppo_lstm", "ppo_continuous_action", "ppo_atari_envpool", "ppo_atari_envpool_lstm"]
+KINDS = ["ppo", "ppo_lstm", "ppo_trxl", "ppo_continuous_action"]
+KINDS += ["ppo_atari_envpool", "ppo_atari_envpool_lstm"]
 KINDS = [f"{name}_torchcompile" for name in KINDS]
 
 
@@ -224,6 +225,8 @@ def will_learn(main):
     fill(main["args"].exp_name, storage, seed=iteration)
     if "initial_lstm_state" in main:
         main["initial_lstm_state"].zero_()
+    if "window" in storage:
+        main["memory"][: main["L"]] = 0
     main["advantages"] = storage["advantages"][:-1].double().cpu().numpy()  # read with ranks
     main["args"].target_kl = {5: 1e-12, 6: 1e12}.get(iteration)
     torch.manual_seed(iteration)

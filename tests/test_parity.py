@@ -44,7 +44,6 @@ COMPILED = {
     "ppo_lstm": [([], 2, 5e-5, 5e-5)],
     "ppo_masked": [([], 2, 3e-4, 3e-4)],
     "ppo_pettingzoo": [([], 2, 2e-4, 2e-4)],
-    "ppo_trxl": [([], 2, 2e-4, 2e-4)],
 }
 
 

@@ -98,6 +98,7 @@ class Discrete:
 
     fps = 30  # where the environment does not say
     reads = ()  # attributes that the policy reads beside observations: a mask, a memory's state
+    keeps = ()  # those of them that it leaves for the next step
     outputs = ("logits",)  # of the policy
     actor = "actor"  # the network that acts
     last = "actor.4.bias"  # its last weights, as many as actions
@@ -480,7 +481,7 @@ class Memory:
     """The LSTM of a script with _lstm in its name, zero at a game's start."""
 
     done, lstm = False, "lstm"
-    reads = ("lstm_state",)  # (2, M, H)
+    reads = keeps = ("lstm_state",)  # (2, M, H)
 
     def reset(self, seeds, **options):
         """As the simulator's."""
@@ -502,12 +503,11 @@ class Memory:
         return actions
 
 
-class PartlySeen(Memory):
-    """The networks of ppo_lstm and ppo_continuous_action_lstm, from which --hide keeps entries."""
+class PartlySeen:
+    """Plays an environment of Gymnasium's, from whose observations --hide keeps entries."""
 
     def __init__(self, checkpoint, deterministic):
         super().__init__(checkpoint, deterministic)
-        self.lstm = f"{self.actor}.lstm"
         self.hide = checkpoint["args"]["hide"]
         if self.hide is None:
             self.hide = {"CartPole-v1": (1, 3), "Pendulum-v1": (2,)}.get(self.env_id, ())
@@ -516,6 +516,14 @@ class PartlySeen(Memory):
         """(M, D and the hidden) -> as the simulator's."""
         return super().policy(obs[:, np.delete(np.arange(obs.shape[1]), self.hide)])
 
+
+class Recurrent(PartlySeen, Memory):
+    """The networks of ppo_lstm and ppo_continuous_action_lstm."""
+
+    def __init__(self, checkpoint, deterministic):
+        super().__init__(checkpoint, deterministic)
+        self.lstm = f"{self.actor}.lstm"
+
     def logits(self, obs):
         """(M, D) -> (M, A) float32."""
         names = "layer.weight", "layer.bias", "head.weight", "head.bias"
@@ -523,14 +531,51 @@ class PartlySeen(Memory):
         return F.linear(self.remember(F.linear(obs.float(), w1, b1).tanh()), w2, b2)
 
 
-class DiscreteLSTM(PartlySeen, Discrete):
+class DiscreteLSTM(Recurrent, Discrete):
     """Plays an environment of Gymnasium's with the networks of ppo_lstm."""
 
     last = "actor.head.bias"
 
 
-class ContinuousLSTM(PartlySeen, Continuous):
+class ContinuousLSTM(Recurrent, Continuous):
     """Plays an environment of Gymnasium's with the networks of ppo_continuous_action_lstm."""
+
+
+class DiscreteAttention(PartlySeen, Discrete):
+    """Plays an environment of Gymnasium's with the network of ppo_trxl."""
+
+    reads = keeps = "window", "ages"  # (M, L, layers, H), rows before; (M,), how many are a game's
+    last = "actor.bias"
+
+    def reset(self, seeds, **options):
+        """As Discrete's; there are no rows before a game's first one."""
+        lag = self.weights["layers.0.lag"]  # (L + 1, H)
+        layers = sum(key.endswith(".lag") for key in self.weights)
+        self.window = torch.zeros(len(seeds), len(lag) - 1, layers, lag.shape[1])
+        self.ages = torch.zeros(len(seeds), dtype=torch.int64)
+        return super().reset(seeds, **options)
+
+    def linear(self, name, x):
+        """x by the weight and bias of that name."""
+        return F.linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def logits(self, obs):
+        """(M, D) -> (M, A) float32; and the row to those before it."""
+        x, added = self.linear("encoder", obs.float()).tanh(), []
+        other = torch.arange(self.window.shape[1], -1, -1) > self.ages[:, None]  # (M, L + 1)
+        for i in range(self.window.shape[2]):
+            added.append(x)
+            name, rows = f"layers.{i}", torch.cat([self.window[:, :, i], x[:, None]], 1)
+            query = self.linear(f"{name}.query", x).unflatten(1, (-1, x.shape[1]))
+            scores = query @ (rows + self.weights[f"{name}.lag"]).mT / x.shape[1] ** 0.5
+            weights = scores.masked_fill(other[:, None], -torch.inf).softmax(2)  # (M, heads, L + 1)
+            norm = self.weights[f"{name}.norm.weight"], self.weights[f"{name}.norm.bias"]
+            read = F.layer_norm(weights @ rows - x[:, None], x.shape[1:], *norm)
+            x = x + self.linear(f"{name}.out", read.flatten(1))
+            x = x + self.linear(f"{name}.hidden", x).relu()
+        self.window = torch.cat([self.window, torch.stack(added, 1)[:, None]], 1)[:, 1:]
+        self.ages = self.ages + 1
+        return self.linear("actor", x)
 
 
 class AtariLSTM(Memory, Atari):
@@ -543,22 +588,23 @@ class Exported(torch.nn.Module):
     """A player's policy in an ONNX file, which is written at the first step and plays from then on.
 
     Inputs: obs, (rows, ...), as the environment gives them, and what the policy reads beside them:
-    mask, (rows, A) bool, or lstm_state, (2, rows, H), zeros at a game's start. Outputs: logits, or
-    mean and std, (rows, A) float32, and next_lstm_state.
+    mask, (rows, A) bool, or lstm_state, (2, rows, H), or window, (rows, L, layers, H), and ages,
+    (rows,) int64, all zeros at a game's start. Outputs: logits, or mean and std, (rows, A) float32,
+    and next_lstm_state, or next_window and next_ages.
     """
 
     def __init__(self, player, path, progress):
         super().__init__()
         self.player, self.path, self.progress, self.session = player, path, progress, None
         self.policy, player.policy = player.policy, self.play
-        self.inputs, self.memory = ["obs", *player.reads], "lstm_state" in player.reads
+        self.inputs = ["obs", *player.reads]
 
     def forward(self, inputs):
         """The policy as a function of all that it reads, for the exporter."""
         for name, x in zip(self.player.reads, inputs[1:], strict=True):
             setattr(self.player, name, x)
         outputs = self.policy(inputs[0])
-        return (*outputs, self.player.lstm_state) if self.memory else outputs
+        return *outputs, *(getattr(self.player, name) for name in self.player.keeps)
 
     def write(self, inputs):
         """Writes the file, and opens it."""
@@ -576,7 +622,7 @@ class Exported(torch.nn.Module):
                 self.eval(),
                 (inputs,),
                 input_names=self.inputs,
-                output_names=[*self.player.outputs, *["next_lstm_state"] * self.memory],
+                output_names=[*self.player.outputs, *(f"next_{x}" for x in self.player.keeps)],
                 dynamic_shapes=([{axis: rows} for axis in axes],),
                 verbose=False,
             )
@@ -602,8 +648,8 @@ class Exported(torch.nn.Module):
             fail("--onnx", f"{self.path} cannot be written: {text}")
         fed = {name: x.numpy() for name, x in zip(self.inputs, inputs, strict=True)}
         outputs = [torch.from_numpy(x) for x in self.session.run(None, fed)]
-        if self.memory:
-            self.player.lstm_state = outputs.pop()
+        for name in reversed(self.player.keeps):
+            setattr(self.player, name, outputs.pop())
         return [x.unflatten(0, games) for x in outputs]
 
 
@@ -612,6 +658,7 @@ PLAYERS = {  # by a checkpoint's format
     "ppo_masked": Masked,
     "ppo_pettingzoo": SharedPolicy,
     "ppo_lstm": DiscreteLSTM,
+    "ppo_trxl": DiscreteAttention,
     "ppo_rnd": Discrete,
     "ppo_atari": AtariALE,
     "ppo_atari_envpool": Atari,

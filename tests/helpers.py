@@ -224,8 +224,17 @@ def memory(name, steps, envs, device="cpu"):
     return (states,), (states[0],)
 
 
+def agent(name, envs=None, args=None):
+    """A script's Agent, for these environments or those of spaces; with attention also by flags."""
+    module = load(name)
+    sizes = [args or module.Args()] if "trxl" in name else []
+    return module.Agent(envs or spaces(name), *sizes)
+
+
 def seen(name, rows):
-    """What a network without a memory takes of rows of the storage."""
+    """What a network takes of rows of the storage, an LSTM's aside."""
+    if "trxl" in name:
+        return rows["obs"], rows["window"], rows["ages"]
     return (rows["obs"], rows["masks"]) if "masked" in name else (rows["obs"],)
 
 
@@ -264,6 +273,13 @@ def random_storage(name, steps, envs, seed=0, like=None):
     }
     if "lstm" in name:
         storage["dones"] = dones.clone()
+    if "trxl" in name:
+        args = load(name).Args
+        size = args.trxl_num_layers, args.trxl_dim
+        storage["ages"] = torch.randint(0, 99, shape, generator=rng)
+        storage["memory"] = torch.randn((*shape, *size), generator=rng)
+        window = (*shape, args.trxl_memory_length, *size)
+        storage["window"] = torch.randn(window, generator=rng)
     if "masked" in name:  # what was done was possible; at an end nothing is
         choices = choices if like is None else like["masks"].shape[-1]
         possible = torch.rand((*shape, choices), generator=rng) < 0.5

@@ -60,6 +60,29 @@ def two_memories(p, obs, memory):
     return found[0], found[1][:, 0], torch.stack(after, 2)
 
 
+def attention(p, obs, memory):
+    """obs (M, D), memory (M, L, layers * H + 1), the rows before and, last, whether they are there
+    -> logits (M, A), values (M,), memory."""
+    x, added = linear(p, "encoder", obs).tanh(), []
+    older, there = memory[..., :-1].split(x.shape[1], 2), memory[..., -1] > 0
+    there = torch.hstack([there, there.new_ones(len(x), 1)])
+    for i, rows in enumerate(older):
+        added.append(x)
+        rows = torch.cat([rows, x[:, None]], 1)  # (M, L + 1, H)
+        asked = linear(p, f"layers.{i}.query", x).unflatten(1, (-1, x.shape[1]))
+        likeness = torch.einsum("mkh,mlh->mlk", asked, rows + p[f"layers.{i}.lag"])
+        weights = there[..., None] * (likeness / x.shape[1] ** 0.5).exp()  # (M, L + 1, heads)
+        away = torch.einsum("mlk,mlh->mkh", weights / weights.sum(1, True), rows - x[:, None])
+        away = away - away.mean(2, True)
+        away = away / ((away**2).mean(2, True) + 1e-5) ** 0.5
+        away = away * p[f"layers.{i}.norm.weight"] + p[f"layers.{i}.norm.bias"]
+        x = x + linear(p, f"layers.{i}.out", away.flatten(1))
+        x = x + linear(p, f"layers.{i}.hidden", x).clamp(min=0)
+    row = torch.hstack([*added, torch.ones(len(x), 1)])
+    memory = torch.cat([memory[:, 1:], row[:, None]], 1)
+    return linear(p, "actor", x), linear(p, "critic", x)[:, 0], memory
+
+
 def two_perceptrons(p, obs, memory):
     """obs (M, D) -> logits or means (M, A), values (M,), of networks named actor(_...), critic."""
     nets = sorted({key.split(".")[0] for key in p if "." in key})
@@ -457,10 +480,11 @@ def follow(h, network, policy, games, initial, trace):
         return *policy(p, head, **given), value, memory
 
     def on_rows(found, indices, memory):
-        """The transitions among rows, and what the policy as it is says of them."""
+        """The transitions among rows, and what the policy as it is says of them, with the memory
+        that each of them had."""
         flat = {key: torch.from_numpy(x[:T]).flatten(0, 1) for key, x in found.items()}
         batch = {key: x[indices[~flat["over"][indices]]] for key, x in flat.items()}
-        return batch, evaluate(batch["obs"], memory, actions=batch["actions"])[1:4]
+        return batch, evaluate(batch["obs"], batch["memory"], actions=batch["actions"])[1:4]
 
     def on_games(found, indices, memory):
         """The transitions of whole environments, and what the policy says of them step by step."""
@@ -477,7 +501,8 @@ def follow(h, network, policy, games, initial, trace):
     state = {"obs": games.obs} | {k: np.zeros(N, bool) for k in ("dones", "terminations", "over")}
     if K > 1:  # some agents may come later
         state |= {"dones": games.over, "over": games.over}
-    unfinished, memory = [[] for _ in range(N)], torch.zeros(N, *h.memory, dtype=float)
+    shape = N, *(h.memory or h.window)
+    unfinished, memory = [[] for _ in range(N)], torch.zeros(shape, dtype=float)
     for iteration, given in enumerate(trace):
         rows, episodes = [], []
         state, cut_short = games.anew(iteration, state)
@@ -488,9 +513,11 @@ def follow(h, network, policy, games, initial, trace):
             noise = given["noise"][min(t, T - 1)].double()
             action, logprob, _, value, after = evaluate(state["obs"], memory, noise=noise)
             rows.append(state | {"actions": action, "logprobs": logprob, "values": value})
+            rows[t]["memory"] = memory
             if t == T:
                 break
-            memory = torch.where(torch.as_tensor(state["dones"])[:, None, None], 0.0, after)
+            done = torch.as_tensor(state["dones"]).view(N, *(1 for _ in shape[1:]))
+            memory = torch.where(done, 0.0, after)
             state, rows[t]["rewards"], raw, ends = games.step(action.numpy())
             for n, paid in enumerate(unfinished):
                 paid += [] if rows[t]["over"][n] else [float(raw[n])]

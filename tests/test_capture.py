@@ -23,12 +23,14 @@ from helpers import (
     PAIRS,
     PPO,
     TINY,
+    agent,
     insert,
     kind,
     load,
     memory,
     random_storage,
     run_main,
+    seen,
     spaces,
     task,
 )
@@ -50,7 +52,8 @@ GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 CUDA = pytest.param("cuda", marks=GPU)
 ATARI = "ppo_atari_envpool_torchcompile"
 # what others have the text of
-KINDS = ["ppo", "ppo_lstm", "ppo_continuous_action", "ppo_atari_envpool", "ppo_atari_envpool_lstm"]
+KINDS = ["ppo", "ppo_lstm", "ppo_trxl", "ppo_continuous_action"]
+KINDS += ["ppo_atari_envpool", "ppo_atari_envpool_lstm"]
 KINDS = [f"{name}_torchcompile" for name in KINDS]
 
 
@@ -62,15 +65,14 @@ def empty_storage(name, device="cpu"):
     return {key: torch.zeros_like(rows, device=device) for key, rows in fields.items()}
 
 
-def call_act(name, agent, storage, device="cpu"):
+def call_act(name, network, storage, device="cpu"):
     """Actions for row 0 of the storage, by a call as in main."""
     module, row = load(name), {key: rows[0] for key, rows in storage.items()}
     if "lstm" in name:
-        return module.act(agent, row, *memory(name, T, N, device)[1])[0]
-    if kind(name) == "atari":
-        return module.act(agent, row)
-    seen = [storage["obs"][0], *([storage["masks"][0]] if "masks" in storage else [])]
-    return module.act(agent, *seen)
+        return module.act(network, row, *memory(name, T, N, device)[1])[0]
+    if kind(name) == "atari" or "trxl" in name:
+        return module.act(network, row)
+    return module.act(network, *seen(name, row))
 
 
 def batch_of(name, storage):
@@ -87,17 +89,17 @@ def test_no_host_read_and_no_dynamic_shape(name, monkeypatch):
     module, like = load(name), empty_storage(name)
     with FakeTensorMode():
         storage = {key: torch.zeros(rows.shape, dtype=rows.dtype) for key, rows in like.items()}
-        agent = module.Agent(spaces(name))
-        assert call_act(name, agent, storage).shape[0] == N
+        network = agent(name)
+        assert call_act(name, network, storage).shape[0] == N
         adam = partial(torch.optim.Adam, fused=True, capturable=True)
-        optimizer = adam(agent.parameters(), lr=torch.tensor(1e-3))
+        optimizer = adam(network.parameters(), lr=torch.tensor(1e-3))
         batch, args = batch_of(name, storage), module.Args(num_envs=N, num_steps=T)
         b_inds = torch.zeros((2, N // 2 if "lstm" in name else T * N // 2), dtype=torch.int64)
         for _ in range(2):
             state = memory(name, T, N)[1]
-            losses = module.train_epoch(agent, optimizer, batch, *state, args, b_inds)
+            losses = module.train_epoch(network, optimizer, batch, *state, args, b_inds)
             assert losses.shape == (2, len(module.LOSSES))
-        learned = [p for p in agent.parameters() if p.requires_grad]
+        learned = [p for p in network.parameters() if p.requires_grad]
         assert all(p.grad.shape == p.shape for p in learned)
 
 
@@ -106,11 +108,11 @@ def test_no_copy_to_the_host(name, monkeypatch):
     """On the meta device, from which nothing can be copied: all but the optimizer's step."""
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda x: None)  # there is one rank
     module, storage = load(name), empty_storage(name, "meta")
-    agent = module.Agent(spaces(name)).to("meta")
-    assert call_act(name, agent, storage, "meta").device.type == "meta"
+    network = agent(name).to("meta")
+    assert call_act(name, network, storage, "meta").device.type == "meta"
     mb_inds = torch.zeros(3, dtype=torch.int64, device="meta")
     batch, state = batch_of(name, storage), memory(name, T, N, "meta")[1]
-    losses = module.compute_gradients(agent, batch, *state, module.Args(), mb_inds)
+    losses = module.compute_gradients(network, batch, *state, module.Args(), mb_inds)
     assert losses.device.type == "meta" and losses.shape == (len(module.LOSSES),)
 
 
@@ -168,6 +170,7 @@ def fill(name, storage, seed):
         fields[key] = torch.randn((steps, envs), generator=rng)
     if kind(name) == "continuous":
         fields["logprobs"] += 1.4 + Normal(0, 1).log_prob(fields["actions"]).sum(-1)
+    fields.pop("window", None)  # a view of memory
     for key, rows in fields.items():
         storage[key].copy_(rows)
 
@@ -199,9 +202,9 @@ def has_played(main):
     if main["obs"] is not storage["obs"]:  # acting in NumPy, on a GPU
         assert torch.equal(main["obs"], storage["obs"].cpu())
     if storage["obs"].dtype == torch.uint8:
-        seen = torch.from_numpy(np.stack([next_obs for _, next_obs in main["stepped"]]))
-        assert torch.equal(storage["obs"][1 : steps + 1].cpu(), seen)
-    elif "initial_lstm_state" not in main:
+        told = torch.from_numpy(np.stack([next_obs for _, next_obs in main["stepped"]]))
+        assert torch.equal(storage["obs"][1 : steps + 1].cpu(), told)
+    elif "initial_lstm_state" not in main and "window" not in storage:
         return  # log-probabilities and values are still to come
     bound = 1e-3 if main["mode"] in ("eager", "cudagraphs") else 1e-2
     bound = 1e-1 if "bfloat16" in main["mode"] else bound
@@ -209,8 +212,9 @@ def has_played(main):
     for step in range(steps):
         row = {key: rows[step] for key, rows in storage.items()}
         with torch.no_grad():
-            dones = [row["dones"]] if state else []
-            probs, values, *state = main["agent"](row["obs"], *dones, *state)
+            given = [row["dones"]] if state else seen(main["args"].exp_name, row)[1:]
+            probs, values, *after = main["agent"](row["obs"], *given, *state)
+            state = after if state else []
             logprobs = probs.log_prob(row["actions"])
         torch.testing.assert_close(row["values"], values, rtol=bound, atol=bound)
         torch.testing.assert_close(row["logprobs"], logprobs, rtol=bound, atol=bound)
@@ -223,6 +227,8 @@ def will_learn(main):
     fill(main["args"].exp_name, storage, seed=iteration)
     if "initial_lstm_state" in main:
         main["initial_lstm_state"].zero_()
+    if "window" in storage:
+        main["memory"][: main["L"]] = 0
     main["advantages"] = storage["advantages"][:-1].double().cpu().numpy()  # read with ranks
     main["args"].target_kl = {5: 1e-12, 6: 1e12}.get(iteration)
     torch.manual_seed(iteration)

@@ -25,6 +25,7 @@ from helpers import (
     PPO,
     ROOT,
     TINY,
+    agent,
     load,
     memory,
     random_storage,
@@ -93,12 +94,13 @@ def formats(name):
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_network_is_the_agents(pair):
     """A player gives what Agent gives, for the weights of each pair; each script has its player."""
-    agent = load(pair[0]).Agent(spaces(pair[0]))
+    sizes = {"trxl_memory_length": 4, "trxl_num_layers": 2} if "trxl" in pair[0] else {}
+    network = agent(pair[0], args=load(pair[0]).Args(**sizes))
     rng = torch.Generator().manual_seed(1)
-    for weights in agent.parameters():  # none is 0, as biases are at first
+    for weights in network.parameters():  # none is 0, as biases are at first
         weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
     args = {"env_id": "", "hide": None, "repeat_action_probability": 0.0, "env_kwargs": "{}"}
-    weights = agent.state_dict()
+    weights = network.state_dict()
     checkpoint = {"args": args, "agent": weights, "obs_rms": [0.0, 1.0, 1.0]}
     players = load("ppo_eval").PLAYERS
     (written,) = formats(pair[0])
@@ -110,12 +112,19 @@ def test_the_network_is_the_agents(pair):
         if "lstm" in pair[0]:  # with its memory, which ends hold apart
             storage["dones"][2] = torch.tensor([1, 0])
             rows, (state,) = storage["obs"].flatten(0, 1), memory(pair[0], 5, 2)[1]
-            probs = agent(rows, storage["dones"].flatten(), state)[0]
+            probs = network(rows, storage["dones"].flatten(), state)[0]
             head = probs.base_dist.loc if "continuous" in pair[0] else probs.logits
             expected = [head.unflatten(0, (6, 2))]
+        elif "trxl" in pair[0]:  # rows of one episode, of which each sees five
+            window, expected = torch.zeros(2, 4, 2, 64), []
+            for t, obs in enumerate(storage["obs"]):
+                probs, _, added = network(obs, window, torch.tensor([t, t]))
+                window = torch.cat([window[:, 1:], added.unsqueeze(1)], 1)
+                expected.append(probs.logits)
+            expected = [torch.stack(expected)]
         else:
             rows = {key: rows[0] for key, rows in storage.items()}
-            probs, *_ = agent(*seen(pair[0], rows))
+            probs, *_ = network(*seen(pair[0], rows))
             if "continuous" in pair[0]:
                 expected = probs.base_dist.loc, probs.base_dist.scale
             else:
@@ -133,12 +142,17 @@ def test_the_network_is_the_agents(pair):
             found = [torch.stack(found[::2])]  # means and deviations alternate
         else:
             found = [torch.stack(found).log_softmax(-1)]
+    elif "trxl" in pair[0]:
+        player.window, player.ages = torch.zeros(2, 4, 2, 64), torch.zeros(2, dtype=torch.int64)
+        found = [torch.stack([player.policy(obs)[0] for obs in storage["obs"]]).log_softmax(-1)]
     elif "continuous" in pair[0]:
         found = player.policy(obs)
     else:
         found = [player.policy(obs)[0].log_softmax(-1)]
+    # attention divides the differences of rows by their size, and their rounding with them
+    close = {"rtol": 1e-3, "atol": 1e-3} if "trxl" in pair[0] else {}
     for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, b, **close)
 
 
 def test_one_text_of_the_masks():
@@ -288,13 +302,16 @@ def test_policy_as_onnx(eager, exported):
         if "lstm" in eager:
             size = player.lstm_state.shape[-1]
             fed["lstm_state"] = rng.normal(size=(2, rows, size)).astype(np.float32)
+        if "trxl" in eager:  # of games that began a while ago, or just now
+            past = rows, *player.window.shape[1:]
+            fed["window"] = rng.normal(size=past).astype(np.float32)
+            fed["ages"] = rng.integers(0, 40, rows)
         for name in player.reads:
             setattr(player, name, torch.from_numpy(fed[name]))
         expected = dict(
             zip(player.outputs, player.policy(torch.from_numpy(fed["obs"])), strict=True)
         )
-        if "lstm" in eager:
-            expected["next_lstm_state"] = player.lstm_state
+        expected |= {f"next_{name}": getattr(player, name) for name in player.keeps}
         assert [x.name for x in session.get_outputs()] == [*expected]
         for found, x in zip(session.run(None, fed), expected.values(), strict=True):
             np.testing.assert_allclose(found, x.numpy(), rtol=0, atol=1e-5)
@@ -370,7 +387,8 @@ def deployed(eager, path):
     return program.replace("CartPole-v1", SHORT[eager])
 
 
-LINES = "ppo_masked", "ppo_lstm", "ppo_continuous_action"  # in the order of the guide's hunks
+# in the order of the guide's hunks
+LINES = "ppo_masked", "ppo_lstm", "ppo_trxl", "ppo_continuous_action"
 
 
 @pytest.mark.slow

@@ -6,7 +6,19 @@ import doors  # noqa: F401, registers Doors-v0
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import FAST, SCRIPTS, TINY, apart, insert, kind, load, run_main, scalars, seen, task
+from helpers import (
+    FAST,
+    SCRIPTS,
+    TINY,
+    agent,
+    apart,
+    insert,
+    kind,
+    run_main,
+    scalars,
+    seen,
+    task,
+)
 
 import torch
 from torch.distributions import Categorical, Independent, Normal
@@ -105,7 +117,7 @@ GAMMA, VALUE = 0.75, 4.0  # 1 / (1 - GAMMA): the value of a reward of 1 for ever
 
 def known_value(text):
     """The script with the critic's answer set to VALUE and rewards left as they are."""
-    value = r"(self\.critic\(obs\)\.squeeze\(-1\)|value\.squeeze\(-1\)|values\[\.\.\., 0\])"
+    value = r"(self\.critic\(\w+\)\.squeeze\(-1\)|value\.squeeze\(-1\)|values\[\.\.\., 0\])"
     text, count = re.subn(value, rf"\1 * 0 + {VALUE}", text)
     assert count == 1
     return text.replace("return_rms.scale(reward)", "reward")
@@ -203,6 +215,7 @@ drawn_from = torch.get_rng_state()
 """
     keep = insert("# Rollout", before)
     rate = 0.05 if "lstm" in name or not Counter.discrete else 0.01
+    rate = 1e-3 if "trxl" in name else rate
     env_id = OTHERS.get(task(name), "Cut-v0")
     flags = [*TINY, "--env-id", env_id, "--total-timesteps", 32, "--learning-rate", rate]
     flags += ["--no-anneal-lr", "--max-grad-norm", 100]
@@ -211,22 +224,26 @@ drawn_from = torch.get_rng_state()
         edit = (lambda text: no_compiling(keep(text))) if compiled else keep
         run = run_main(name, *flags, *extra, runs_dir=tmp_path / str(compiled), edit=edit)
         assert name not in FAST or run.numpy_acting == compiled
-        agent = load(name).Agent(run.envs)
-        agent.load_state_dict(run.before)
+        network = agent(name, run.envs, run.args)
+        network.load_state_dict(run.before)
         torch.set_rng_state(run.drawn_from)
         with torch.no_grad():
             if "lstm" in name:
                 state = run.initial_lstm_state
-                probs, values, _ = agent(
+                probs, values, _ = network(
                     run.storage["obs"].flatten(0, 1), run.storage["dones"].flatten(), state
                 )
+            elif "trxl" in name:
+                rows = (x.flatten(0, 1) for x in seen(name, run.storage))
+                probs, values, _ = network(*rows)
+            else:
+                probs, values, *_ = network(*seen(name, run.storage))
+            if "lstm" in name or "trxl" in name:
                 if Counter.discrete:
                     probs = Categorical(logits=probs.logits.view(9, 2, -1))
                 else:
                     probs = Independent(Normal(probs.mean.view(9, 2, -1), probs.stddev[0]), 1)
                 values = values.view(9, 2)
-            else:
-                probs, values, *_ = agent(*seen(name, run.storage))
         close = dict(rtol=1e-5, atol=1e-5)
         actions = run.storage["actions"]
         if Counter.discrete:

@@ -8,7 +8,7 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import IN_TURN, TINY, load, memory, random_storage, run_main, scalars, spaces
+from helpers import IN_TURN, TINY, agent, load, memory, random_storage, run_main, scalars
 
 import torch
 
@@ -99,13 +99,13 @@ def test_poisoned_autoreset_steps_change_no_bit(name):
         if "weights" in storage:
             storage["weights"][:-1] = valid / valid.sum()
         torch.manual_seed(0)
-        agent = module.Agent(spaces(name))
+        network = agent(name)
         batch, mb_inds = {key: field[:-1] for key, field in storage.items()}, torch.arange(4)
         if "lstm" not in name:
             batch, mb_inds = {k: rows.flatten(0, 1) for k, rows in batch.items()}, torch.arange(32)
         assert 0 < batch["valid"].sum() < 32
-        losses = module.compute_gradients(agent, batch, *memory(name, 8, 4)[1], args, mb_inds)
-        return [losses, *(p.grad for p in agent.parameters() if p.requires_grad)]
+        losses = module.compute_gradients(network, batch, *memory(name, 8, 4)[1], args, mb_inds)
+        return [losses, *(p.grad for p in network.parameters() if p.requires_grad)]
 
     for clean, poisoned in zip(gradients(False), gradients(True), strict=True):
         assert torch.equal(clean, poisoned) and clean.isfinite().all()

@@ -307,6 +307,46 @@ MEMORY_GAUSSIAN = [
     ("log-probabilities of the clipped actions", "probs.log_prob(action)",
      "probs.log_prob(action.clamp(-1, 1))"),
 ]  # fmt: skip
+AGES = "ages[step + 1] = (ages[step] + 1) * valid[step]"
+OTHER = "lags > ages.unsqueeze(1)"
+CARRIED = "memory[:L] = memory[T : T + L].clone()"
+LAST = 'agent(obs[T], storage["window"][T], storage["ages"][T])'
+ATTENTION = [
+    ("sees the episode before", AGES, AGES.replace(" * valid[step]", "")),
+    ("an end's last row sees nothing", AGES, AGES.replace("valid[step]", "(dones[step + 1] == 0)")),
+    ("sees the last row of the episode before", OTHER, f"{OTHER} + 1"),
+    ("does not see the episode's first row", OTHER, "lags > (ages - 1).clamp(min=0).unsqueeze(1)"),
+    ("sees all", OTHER, "lags > 99 + ages.unsqueeze(1)"),
+    ("ages are counted from a rollout's start", "ages[0] = ages[T]", "ages[0] = 0"),
+    ("the first ages are stale", "        ages[0] = ages[T]\n", ""),
+    ("windows a row late", "memory[:-1].unfold", "memory[1:].unfold"),
+    ("the rollout before is dropped", CARRIED, "memory[:L] = 0"),
+    ("the rollout before that", f"        {CARRIED}\n", ""),
+    ("carried a row late", CARRIED, CARRIED.replace("[T : T + L]", "[T - 1 : T + L - 1]")),
+    ("carried with row T", CARRIED, CARRIED.replace("[T : T + L]", "[T + 1 : T + L + 1]")),
+    ("not written", 'row["memory"][:] = added', "pass"),
+    ("another environment's rows", 'row["memory"][:] = added',
+     'row["memory"][:] = added.roll(1, 0)'),
+    ("the layers' rows are one", "window[:, :, i]", "window[:, :, 0]"),
+    ("the last value has no memory", LAST, LAST.replace('["ages"][T]', '["ages"][T] * 0')),
+    ("the last value is stale", '_, storage["values"][T], _ =', "_ ="),
+    ("the last value's window is the step's before", LAST,
+     LAST.replace('["window"][T]', '["window"][T - 1]')),
+    ("the last age is stale", 'storage["ages"][T] = torch.from_numpy(ages[T])', "pass"),
+    ("windows of other rows are learned from", 'mb["window"], mb', 'mb["window"].roll(1, 0), mb'),
+    ("ages of other rows are learned from", 'mb["ages"])', 'mb["ages"].roll(1, 0))'),
+    ("lags in the order of time", "query @ self.lag.T", "query @ self.lag.flip(0).T"),
+    ("blind to lags", "scores = scores + query @ self.lag.T", "scores = 1.0 * scores"),
+    ("scores not scaled", " / x.shape[1] ** 0.5", ""),
+    ("does not read itself", " + weights[..., -1:] * x.unsqueeze(1)", ""),
+    ("what is read is not relative", "self.norm(read - x.unsqueeze(1))", "self.norm(read)"),
+    ("no gradient through its own key", "query @ x.unsqueeze(2)",
+     "query @ x.detach().unsqueeze(2)"),
+    ("log-probabilities of other actions", "probs.log_prob(action)",
+     "probs.log_prob(action.roll(1))"),
+    ("values of another environment", 'row["values"][:] = value',
+     'row["values"][:] = value.roll(1)'),
+]  # fmt: skip
 MEMORY_ATARI = [
     MEMORY[0],
     ("all rows weigh", "torch.from_numpy(valid | args.cleanrl_semantics)", "1.0"),
@@ -650,6 +690,23 @@ FAST_MEMORY_GAUSSIAN = [
      'initial["actor_logstd"].exp()'),
     ("log-probabilities averaged", "(actions[:T]).sum(-1)", "(actions[:T]).mean(-1)"),
 ]  # fmt: skip
+SEEN_BY_NUMPY = "windows[step], ages[step])"
+FAST_ATTENTION = [
+    NUMPY[0],
+    *NUMPY[2:6],
+    *FAST_MEMORY[8:11],
+    ("memory stays on the host", "            memory.copy_(host_memory)  # sync\n", ""),
+    ("the host's memory is not carried", "            host_memory.copy_(memory)  # sync\n", ""),
+    ("ages stay on the host", 'storage["ages"].copy_(torch.from_numpy(ages))', "pass"),
+    ("NumPy's window a row late", SEEN_BY_NUMPY, SEEN_BY_NUMPY.replace("windows[step]",
+     "windows[step - 1]")),
+    ("NumPy's ages a row late", SEEN_BY_NUMPY, SEEN_BY_NUMPY.replace("ages[step]",
+     "ages[step - 1]")),
+    ("NumPy's rows stand a row late", "host_memory.numpy()[L + step] = found",
+     "host_memory.numpy()[L + step - 1] = found"),
+    ("NumPy sees the episode before", "-1, -1) > ages[:, None]", "-1, -1) > 9 + ages[:, None]"),
+    ("NumPy's read off by 1e-3", "weigh /= weigh.sum(", "weigh /= 1.001 * weigh.sum("),
+]  # fmt: skip
 SHARED = "    from_module(agent).data.to_module(agent_inference)\n"
 ACTED_ON = "    action_host.copy_(act(agent, row), non_blocking=True)\n"
 STORED = "    for key, values in row.items():\n        storage[key][step] = values\n"
@@ -701,6 +758,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
         ),
     ],
     ("lstm", check): [*MEMORY, *HIDDEN],
+    ("trxl", check): [*ATTENTION, HIDDEN[0]],
     ("lstm_atari", check): MEMORY_ATARI,
     ("lstm_hopper", check): MEMORY_GAUSSIAN,
     ("lstm", check_first_weights): [
@@ -748,6 +806,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("rnd, compile", check): [*NUMPY[:5], *BONUS[:1]],
     ("pettingzoo, compile", check): [*NUMPY[:8], *CLOCKS[:2]],
     ("lstm, compile", check): [*CLOCKS[:2], *FAST_MEMORY],
+    ("trxl, compile", check): [*CLOCKS[:1], *FAST_ATTENTION],
     ("lstm_hopper, compile", check): FAST_MEMORY_GAUSSIAN,
     ("hopper, compile", check): [*NUMPY[:3], *GAUSSIAN],
     ("many, compile", check): [*NUMPY, *GAUSSIAN],

@@ -27,7 +27,7 @@ IDEAS = {
 IDEAS_OF_FAST = IDEAS | {
     "actor_numpy": "the actor's output; what is possible",
     "act_captured": "a memory",
-    "agent_numpy": "the actor's output",
+    "agent_numpy": "the actor's output; which memory",
 }
 NOT_PPO = ["parse_args", "open_run", "save_checkpoint", "catch_signals"]
 

@@ -208,12 +208,13 @@ def replace(old, new, after=""):
 
 
 LAYER = "            layer_init(nn.Linear(64, 64)),\n            nn.Tanh(),\n"
-# what forks change: of an actor's layers, and of a network with a memory
+# what forks change: of an actor's layers, of a network with an LSTM, and of one with attention
 FORKS = {
-    "ReLU": (("nn.Tanh()", "nn.ReLU()"), (".tanh()", ".relu()")),
+    "ReLU": (("nn.Tanh()", "nn.ReLU()"), (".tanh()", ".relu()"), (".relu()", ".tanh()")),
     "LayerNorm": (
         (LAYER, f"            nn.LayerNorm(64),\n{LAYER}"),
         ("self.head(hidden)", "self.head(nn.functional.layer_norm(hidden, (64,)))"),
+        ("logits=self.actor(x)", "logits=self.actor(nn.functional.layer_norm(x, (64,)))"),
     ),
     "one more layer": (
         (LAYER, 2 * LAYER),
@@ -221,10 +222,12 @@ FORKS = {
             "layer_init(nn.Linear(64, outputs), std)",
             "nn.Sequential(layer_init(nn.Linear(64, 64)), layer_init(nn.Linear(64, outputs), std))",
         ),
+        ("self.actor = ", "self.actor = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2)) # "),
     ),
     "residual": (
         ("ACTOR(obs)", "ACTOR[4](ACTOR[:2](obs) + ACTOR[2:4](ACTOR[:2](obs)))"),
         ("self.head(hidden)", "self.head(hidden + self.layer(obs).tanh())"),
+        ("return x + self.hidden(x)", "return self.hidden(x)"),
     ),
 }
 
@@ -241,16 +244,18 @@ def test_a_fork_of_the_agent_does_not_act_otherwise(name, fork, tmp_path, monkey
     Nothing is compiled here: what is compiled is not what acts.
     """
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    (old, new), recurrent = FORKS[fork]
+    (old, new), recurrent, attention = FORKS[fork]
     actor = "self.actor_mean" if "continuous" in name else "self.actor"
     if "lstm" in name:
         edit = replace(*recurrent, after="class Recurrent")
+    elif "trxl" in name:
+        edit = replace(*attention, after="class Attention")
     else:
         old, new = old.replace("ACTOR", actor), new.replace("ACTOR", actor)
         edit = replace(old, new, after=f"{actor} = ")
     stop = insert("# Advantages", "if iteration == 2: raise SystemExit('it has acted')")
     flags = [*job(name), "--compile", "--learning-rate", 0.01]
-    with pytest.raises((AssertionError, ValueError), match="numpy|unpack|what acts"):
+    with pytest.raises((AssertionError, ValueError), match="numpy|unpack|what acts|squeeze"):
         run_main(name, *flags, runs_dir=tmp_path / "fork", edit=lambda text: edit(stop(text)))
     with pytest.raises(SystemExit, match="it has acted"):  # as it is, it acts
         run_main(name, *flags, runs_dir=tmp_path, edit=stop)

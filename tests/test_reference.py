@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import reference
-from helpers import PPO, AtariSpaces, apart, load, run_main, scalars, spaces
+from helpers import PPO, AtariSpaces, agent, apart, run_main, scalars, spaces
 from test_capture import on_a_cpu
 
 import torch
@@ -191,6 +191,7 @@ class Job:
     drift: float
     normalise: bool = False  # observations and rewards, by their running moments
     memory: tuple = ()  # shape of an environment's, with an LSTM
+    window: tuple = ()  # shape of an environment's, with attention
     hide: tuple = ()  # entries of an observation that the script leaves out
     agents: int = 1  # in an environment, each with a row
     mode: str = ""  # of a fast script
@@ -198,7 +199,8 @@ class Job:
 
     def __post_init__(self):
         more = {"normalise": self.normalise, "memory": self.memory, "hide": self.hide}
-        self.h = SimpleNamespace(**more | self.flags, agents=self.agents)
+        more |= {"window": self.window, "agents": self.agents}
+        self.h = SimpleNamespace(**more | self.flags)
         self.steps = self.h.num_envs * self.h.num_steps  # of environments in an iteration
 
     def run(self, runs_dir, *flags, edit=None):
@@ -361,6 +363,20 @@ JOBS = {
             target_kl=0.003,
         ),
     ),
+    "trxl": Job(
+        **CARTPOLE | dict(
+            script="ppo_trxl", network=reference.attention,
+            start="agent.actor.weight.data.mul_(50)",
+        ),
+        window=(5, 17),
+        hide=(1, 3),
+        patch=(gym, "make", partial(gym.make, max_episode_steps=18)),
+        flags=ON | dict(
+            seed=32, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
+            num_minibatches=3, update_epochs=3, learning_rate=1e-3, max_grad_norm=50.0,
+            target_kl=0.003, trxl_memory_length=5, trxl_num_layers=2, trxl_num_heads=2, trxl_dim=8,
+        ),
+    ),
     "lstm_atari": Job(
         **ATARI | dict(script="ppo_atari_envpool_lstm", network=reference.cnn_with_memory),
         memory=(128, 2),
@@ -460,7 +476,7 @@ FAST_JOBS = {
         flags=JOBS[name].flags | more,
     )
     for mode, more, names in (
-        ("compile", {}, "cartpole masked pettingzoo rnd lstm hopper lstm_hopper many".split()),
+        ("compile", {}, "cartpole masked pettingzoo rnd lstm trxl hopper lstm_hopper many".split()),
         # with seed 3 float32, channels last, sees one more ReLU on the other side of 0
         ("compile", {"seed": 6}, ["atari_scripted"]),
         ("cudagraphs", {}, ["atari_scripted", "lstm_atari"]),
@@ -640,7 +656,7 @@ def check(job, runs_dir, edit=None):
     assert drift < job.drift, "parameters"
 
     torch.manual_seed(h.seed)
-    for key, x in load(job.script).Agent(run.envs).critic.state_dict().items():
+    for key, x in agent(job.script, run.envs, run.args).critic.state_dict().items():
         assert torch.equal(x, run.initial[f"critic.{key}"]), "the seed's weights"
 
     logged = scalars(run.run_dir)

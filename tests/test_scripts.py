@@ -23,6 +23,7 @@ from helpers import (
     ROOT,
     SCRIPTS,
     TINY,
+    agent,
     kind,
     load,
     run_main,
@@ -85,9 +86,9 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     if "rnd" in name:
         statistics = {"obs_rms", "bonus_rms"}
     assert checkpoint.keys() == set(CHECKPOINT.split()) | statistics
-    agent = load(name).Agent(run.envs)
-    agent.load_state_dict(checkpoint["agent"])
-    for trained, loaded in zip(run.agent.parameters(), agent.parameters(), strict=True):
+    network = agent(name, run.envs, run.args)
+    network.load_state_dict(checkpoint["agent"])
+    for trained, loaded in zip(run.agent.parameters(), network.parameters(), strict=True):
         assert torch.equal(trained, loaded)
     assert checkpoint["args"] == summary["args"] and checkpoint["global_step"] == 3 * rows
     assert list(checkpoint["rng"]) == ["cpu"]
@@ -252,6 +253,7 @@ REFUSED = [  # script, flags, a word of the error
     ("ppo_masked", ["--env-id", "CliffWalking-v1"], "0 of 2 environments gave"),
     ("ppo_rnd", ["--env-id", "CarRacing-v3"], "has pixels"),
     ("ppo_lstm", ["--hide", 4], "index 4 is out of bounds"),
+    ("ppo_trxl", ["--hide", 4], "index 4 is out of bounds"),
     ("ppo_continuous_action_lstm", ["--hide", 3], "index 3 is out of bounds"),
     ("ppo_pettingzoo", [*WOLF, '{"wolf": "observation_space"}'], "sheep_0 has "),
     ("ppo_pettingzoo", [*WOLF, '{"wolf": "action_space"}'], "sheep_2 has Box"),

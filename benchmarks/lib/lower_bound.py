@@ -135,7 +135,12 @@ def main() -> None:
     if hasattr(script, "LSTM"):
         E = args.minibatch_size // args.num_steps  # environments in a minibatch
         memory = [torch.zeros(len(obs)), torch.zeros((2, E, 128) if pixels else (2, 2, E, 64))]
-    forward, both = operations(script.Agent(envs), obs, *memory)
+    sizes = []
+    if hasattr(script, "Attention"):
+        shape = args.trxl_memory_length, args.trxl_num_layers, args.trxl_dim
+        memory = [torch.zeros(len(obs), *shape), torch.zeros(len(obs), dtype=torch.int64)]
+        sizes = [args]
+    forward, both = operations(script.Agent(envs, *sizes), obs, *memory)
     found["flops_acting"] = agents * forward
     found["flops_learning"] = agents * args.update_epochs * both
     devices = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()

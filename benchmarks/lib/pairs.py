@@ -29,6 +29,7 @@ PAIRS = {
         "ppo", "several agents that share one policy", "mpe2.simple_spread_v3", 500_000
     ),
     "ppo_lstm": Pair("ppo", "CartPole without velocities: an LSTM", "CartPole-v1", 300_000),
+    "ppo_trxl": Pair("ppo", "what was seen long ago: attention to earlier rows"),
     "ppo_rnd": Pair(
         "ppo", "a bonus for what is new, where rewards are rare", "lock:Lock-v0", 200_000
     ),

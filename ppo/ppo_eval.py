@@ -529,7 +529,7 @@ class DiscreteAttention(PartlySeen):
             keys = rows + self.weights[f"{name}.lag"][-rows.shape[1] :]
             weights = (query @ keys.mT / x.shape[1] ** 0.5).softmax(2)  # (M, heads, rows)
             norm = self.weights[f"{name}.norm.weight"], self.weights[f"{name}.norm.bias"]
-            read = F.layer_norm(weights @ rows - x[:, None], x.shape[1:], *norm)
+            read = F.layer_norm(weights @ rows - x[:, None], x.shape[1:], *norm, 1e-2)
             x = x + self.linear(f"{name}.out", read.flatten(1))
             x = x + self.linear(f"{name}.hidden", x).relu()
         self.rows = torch.cat([self.rows, torch.stack(added, 1)[:, None]], 1)[:, -self.length :]

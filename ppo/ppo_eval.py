@@ -570,7 +570,7 @@ class DiscreteAttention(PartlySeen, Discrete):
             scores = query @ (rows + self.weights[f"{name}.lag"]).mT / x.shape[1] ** 0.5
             weights = scores.masked_fill(other[:, None], -torch.inf).softmax(2)  # (M, heads, L + 1)
             norm = self.weights[f"{name}.norm.weight"], self.weights[f"{name}.norm.bias"]
-            read = F.layer_norm(weights @ rows - x[:, None], x.shape[1:], *norm)
+            read = F.layer_norm(weights @ rows - x[:, None], x.shape[1:], *norm, 1e-2)
             x = x + self.linear(f"{name}.out", read.flatten(1))
             x = x + self.linear(f"{name}.hidden", x).relu()
         self.window = torch.cat([self.window, torch.stack(added, 1)[:, None]], 1)[:, 1:]

@@ -74,7 +74,7 @@ def attention(p, obs, memory):
         weights = there[..., None] * (likeness / x.shape[1] ** 0.5).exp()  # (M, L + 1, heads)
         away = torch.einsum("mlk,mlh->mkh", weights / weights.sum(1, True), rows - x[:, None])
         away = away - away.mean(2, True)
-        away = away / ((away**2).mean(2, True) + 1e-5) ** 0.5
+        away = away / ((away**2).mean(2, True) + 1e-2) ** 0.5
         away = away * p[f"layers.{i}.norm.weight"] + p[f"layers.{i}.norm.bias"]
         x = x + linear(p, f"layers.{i}.out", away.flatten(1))
         x = x + linear(p, f"layers.{i}.hidden", x).clamp(min=0)

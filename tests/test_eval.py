@@ -150,7 +150,7 @@ def test_the_network_is_the_agents(pair):
     else:
         found = [player.policy(obs)[0].log_softmax(-1)]
     # attention divides the differences of rows by their size, and their rounding with them
-    close = {"rtol": 1e-3, "atol": 1e-3} if "trxl" in pair[0] else {}
+    close = {"rtol": 1e-4, "atol": 1e-4} if "trxl" in pair[0] else {}
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, **close)
 

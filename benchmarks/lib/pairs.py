@@ -29,7 +29,13 @@ PAIRS = {
         "ppo", "several agents that share one policy", "mpe2.simple_spread_v3", 500_000
     ),
     "ppo_lstm": Pair("ppo", "CartPole without velocities: an LSTM", "CartPole-v1", 300_000),
-    "ppo_trxl": Pair("ppo", "what was seen long ago: attention to earlier rows"),
+    "ppo_trxl": Pair(
+        "ppo",
+        "what was seen 40 steps ago: attention to earlier rows",
+        "tmaze:TMaze40-v0",
+        150_000,
+        "compile --trxl-memory-length 48 --ent-coef 0.01",
+    ),
     "ppo_rnd": Pair(
         "ppo", "a bonus for what is new, where rewards are rare", "lock:Lock-v0", 200_000
     ),

@@ -121,6 +121,7 @@ envs.elapsed.copy_(torch.arange(N) * envs.max_episode_steps // N)
 obs_rms.update(next_obs)
 obs[T] = obs_rms.scale(next_obs - obs_rms.mean)
 signals.zero_()
+signals[4, T] = torch.nan
 """,
     "masked": """
 next_obs, info = envs.reset(seed=seeds.tolist())

@@ -258,7 +258,8 @@ drawn_from = torch.get_rng_state()
             assert torch.equal(actions[:8][there[:8]], drawn[there[:8]])
             assert not there.all() and possible[there].all() == ("masked" not in name)
         else:
-            assert (probs.stddev - 1).abs().min() > 0.03, "the first update has moved it"
+            least = 0.03 if "lstm" in name else 0.05
+            assert (probs.stddev - 1).abs().min() > least, "the first update has moved it"
             noise = torch.stack([torch.empty(2, 2).normal_() for _ in range(8)])
             torch.testing.assert_close(
                 actions[:8], probs.mean[:8] + probs.stddev[:8] * noise, **close

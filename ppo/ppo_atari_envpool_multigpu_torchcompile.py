@@ -121,7 +121,6 @@ class Args:
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
-        self.minibatch_size = self.batch_size // self.num_minibatches
         self.num_iterations = self.total_timesteps // self.batch_size
         if self.num_envs % W or self.batch_size % (W * self.num_minibatches):
             raise ValueError(f"{W} ranks must have equal shares of --num-envs and of a minibatch")

@@ -96,7 +96,6 @@ class Args:
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
-        self.minibatch_size = self.batch_size // self.num_minibatches
         self.num_iterations = self.total_timesteps // self.batch_size
         if self.batch_size % self.num_minibatches:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")

@@ -128,12 +128,16 @@ def main() -> None:
 
     shape = envs.single_observation_space.shape
     pixels = envs.single_observation_space.dtype == np.uint8
-    obs = torch.zeros(args.minibatch_size, *shape, dtype=torch.uint8 if pixels else torch.float32)
+    obs = torch.zeros(
+        args.batch_size // args.num_minibatches,
+        *shape,
+        dtype=torch.uint8 if pixels else torch.float32,
+    )
     memory = []
     if hasattr(script, "action_masks"):
         memory = [torch.ones(len(obs), int(envs.single_action_space.n), dtype=torch.bool)]
     if hasattr(script, "LSTM"):
-        E = args.minibatch_size // args.num_steps  # environments in a minibatch
+        E = args.batch_size // args.num_minibatches // args.num_steps  # environments in a minibatch
         memory = [torch.zeros(len(obs)), torch.zeros((2, E, 128) if pixels else (2, 2, E, 64))]
     sizes = []
     if hasattr(script, "Attention"):

@@ -161,7 +161,7 @@ def main() -> None:
         policy_kwargs=network,
         learning_rate=lambda remaining: remaining * args.learning_rate,
         n_steps=args.num_steps,
-        batch_size=args.minibatch_size * agents,
+        batch_size=args.batch_size // args.num_minibatches * agents,
         n_epochs=args.update_epochs,
         gamma=args.gamma,
         gae_lambda=args.gae_lambda,

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import ablation
+import gradients
 import imageio.v2 as imageio
 import multigpu
 import numpy as np
@@ -30,6 +31,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from peers import cleanrl_leanrl
 from PIL import Image
+
+import torch
+from torch import nn
 
 
 def test_a_broken_last_line_loses_no_record(tmp_path, capsys):
@@ -379,6 +383,39 @@ def test_runs_that_were_cut_are_of_one_row():
     assert len(tables.returns(found).splitlines()) == 2, "returns are of finished runs alone"
 
 
+@pytest.mark.parametrize("name", ["ppo", "ppo_lstm", "ppo_trxl", "ppo_rnd", "ppo_atari_envpool"])
+def test_a_wrong_gradient_is_seen(name, monkeypatch):
+    """Eager gradients err by float32's roundings, without a bias; so do a fast script's, compiled
+    by nothing. Those that are 1% too long err by 1%, all of it along the gradient."""
+    few = ["--num-envs", "2", "--num-steps", "16", "--num-minibatches", "2", "--update-epochs", "2"]
+    few += ["--total-timesteps", "64", "--no-cuda"]
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    found = gradients.gradient_errors(name, few)
+    assert found["minibatches"] == 8
+    assert 1e-9 < found["errors"][0] < 1e-4 and 1e-9 < found["errors"][1] < 1e-4
+    assert max(map(abs, found["along"])) < 1e-4
+    along = nn.utils.clip_grad_norm_
+
+    def longer(parameters, *more, **named):
+        norm = along(parameters := list(parameters), *more, **named)
+        for parameter in parameters:
+            if parameter.grad is not None and parameter.grad.dtype == torch.float32:
+                parameter.grad *= 1.01
+        return norm
+
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", longer)
+    found = gradients.gradient_errors(name, few)
+    assert found["errors"] == pytest.approx([0.01, 0.01], rel=0.02)
+    assert found["along"] == pytest.approx([0.01, 0.01], rel=0.02)
+
+
+@pytest.mark.parametrize("name", pairs.TIMED)
+def test_scripts_are_probed(name, tmp_path):
+    """Where gradients.py looks into them."""
+    gradients.edited(f"{name}_torchcompile", *gradients.PROBE, tmp_path)
+    assert gradients.MOVED in gradients.edited(name, *gradients.MOVE, tmp_path).read_text()
+
+
 def test_returns_of_all_systems():
     """By default flags, in as many steps as CleanRL's; of most seeds, then the newest."""
     million = {"total_timesteps": 1_000_000}
@@ -395,17 +432,17 @@ def test_returns_of_all_systems():
     def rows(found):
         return [cells(row) for row in tables.returns(found).splitlines()[2:]]
 
-    eager = ["Hopper-v4", f"`{EAGER}`, eager", "4.3 ± 3.2", "3", "P"]
+    eager = ["Hopper-v4", f"`{EAGER}`, eager", "4.3 ± 3.2", "3", "P, 2026-01-02"]
     assert rows(found)[:3] == [
         eager,
-        ["Hopper-v4", "CleanRL", "4.0 ± 2.7", "9", "P"],
-        ["Hopper-v4", "Stable-Baselines3", "1.0 ± 1.0", "3", "P"],
+        ["Hopper-v4", "CleanRL", "4.0 ± 2.7", "9", "P, 2026-01-02"],
+        ["Hopper-v4", "Stable-Baselines3", "1.0 ± 1.0", "3", "P, 2026-01-02"],
     ]
     assert rows(found)[3][2:] == ["2,383 ± 272", "3", ""] and len(rows(found)) == 4
     elsewhere = learning(EAGER, *[200.0] * 3, cpu="Q", **million | {"date": "2026-01-03"})
-    assert rows(found + elsewhere)[0][2:] == ["200 ± 0", "3", "Q"]
+    assert rows(found + elsewhere)[0][2:] == ["200 ± 0", "3", "Q, 2026-01-03"]
     elsewhere = learning(EAGER, *[300.0] * 8, cpu="R", **million | {"date": "2026-01-01"})
-    assert rows(found + elsewhere)[0][2:] == ["300 ± 0", "8", "R"]
+    assert rows(found + elsewhere)[0][2:] == ["300 ± 0", "8", "R, 2026-01-01"]
 
 
 def test_seeds_as_one_curve():
@@ -420,24 +457,25 @@ def test_seeds_as_one_curve():
     assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
 
 
-def test_the_thesis_is_of_whole_sittings():
-    """Minutes of seeds that all systems ran within six hours, one machine, a core each; returns of
-    the first three seeds, whenever and with as many cores as they ran; no thesis while a system is
-    missing."""
+def test_the_thesis_is_of_seeds_that_all_systems_ran():
+    """Minutes of these, on one machine with the same libraries, a core each, of a seed that was run
+    twice the newest; returns of the first three seeds, with as many cores as they had; no thesis
+    while a system is missing."""
     one = {"env_id": "HalfCheetah-v4", "total_timesteps": 1_000_000, "cores": 1}
     now, before = {"date": "2026-01-02T12:00"}, {"date": "2026-01-01T12:00"}
 
     def run(variant, seed, seconds, value, **more):
         (found,) = learning(variant, value, **one | now | {"seconds": seconds, **more})
-        return [found | {"seed": seed}]
+        return [found | {"seed": seed, "versions": {"torch": "2"} | more.get("versions", {})}]
 
     fast, many = f"{FAST}:compile", f"{choose.MANY}_torchcompile:compile"
     found = run(fast, 1, 600.0, 1000.0, **before) + run(fast, 1, 300.0, 1000.0)
     found += run(fast, 2, 999.0, 3000.0, **before, cores=2) + run(fast, 9, 9.0, 9.0, **before)
-    found += run(EAGER, 1, 540.0, 500.0) + run("CleanRL", 1, 840.0, 700.0, pair=EAGER)
+    found += run(EAGER, 1, 540.0, 500.0, versions={"envpool": "1"})
+    found += run("CleanRL", 1, 840.0, 700.0, pair=EAGER, **before)  # the newest that there is
     found += run(EAGER, 2, 9999.0, 500.0)  # no other method has this seed here: no minutes of it
     found += run("sb3", 1, 60.0, 1.0, pair=EAGER, cpu="Q", date="2026-01-02T11:00")
-    found += run("sb3", 2, 60.0, 1.0, pair=EAGER, **before)
+    found += run("sb3", 1, 60.0, 1.0, pair=EAGER, versions={"torch": "1"})
     assert tables.thesis(found) == "" == tables.thesis([]), "64 environments are missing"
     assert tables.pays(found) == ""
     more = {"startup_s": 20.0, "sps": 20_000.0}
@@ -458,14 +496,14 @@ def test_the_thesis_is_of_whole_sittings():
         "1.3",
         "4,000 (1 seed)",
     ]
-    assert "P, 1 core. Minutes are of 1 run each, seed 1, 2026-01-02. They count from" in how
+    assert "P, 1 core. Minutes are of 1 run each, seed 1, 2026-01-01 to 2026-01-02. They" in how
     assert "of 3 runs, seeds 1 to 3, 2026-01-01 to 2026-01-02: mean" in how, "of older runs too"
     assert tables.pays(found) == ""
     found += run(choose.MANY, 1, 70.0, 4000.0, startup_s=3.0, sps=18_000.0)
     assert tables.pays(found).endswith("takes 17 s at the start. It pays from 3.1M steps on.")
     for name in (fast, EAGER, many, choose.MANY):
         found += run(name, 3, 400.0, 500.0, **more, **before)
-    assert "seed 1, 2026-01-02. They count from" in tables.thesis(found), "seed 3 lacks CleanRL"
+    assert "of 1 run each, seed 1, " in tables.thesis(found), "seed 3 lacks CleanRL"
     found += run("CleanRL", 3, 960.0, 700.0, pair=EAGER, **before)
     first, same, _, how = tables.thesis(found).split("\n\n")
     assert "**5.8 minutes** and" in first and "takes **15 minutes**" in first, "medians of two"
@@ -474,37 +512,45 @@ def test_the_thesis_is_of_whole_sittings():
     assert tables.pays(slower).endswith("The fast version is then no faster.")
 
 
-def test_what_each_optimisation_buys():
-    """Alone against the eager version, taken away against all; of two pairs from least to most."""
+def test_what_each_optimisation_adds():
+    """A step at a time, over the eager version and over the step above it."""
     found = session(EAGER, [100.0] * 3, group="", label="eager file")
-    found += session(f"{FAST}:compile", [200.0] * 3, group="", label="fast file, all on")
     found += session(f"{FAST}:a", [130.0] * 3, group="on", label="compile")
+    found += session(f"{FAST}:compile", [260.0] * 3, group="", label="fast file, all on")
     found += session(f"{FAST}:b", [110.0] * 3, group="off", label="without acting in NumPy")
-    gains = {"compiled gradients": ("1.30", ""), "acting in NumPy": ("", "0.55")}
-    assert tables.gains(found) == gains
-    other = [r | {"pair": "ppo", "sps": r["sps"] * (1 + ("b" == r["variant"][-1]))} for r in found]
-    other = [r | {"variant": r["variant"].replace(EAGER, "ppo")} for r in other]
-    assert "| `ppo` | acting in NumPy |  | 1.10 |" in tables.tricks(found + other)
-    rows = [cells(x) for x in tables.trick_ranges(found + other, pixels=False).splitlines()[2:]]
-    assert rows == [["compiled gradients", "1.30", ""], ["acting in NumPy", "", "0.55 to 1.10"]]
-    pixels = session("ppo_atari", [100.0], pair="ppo_atari", group="", label="eager file")
+    name = "ppo_atari_envpool"
     for label, sps, group in (
-        ("fast file, all on", 200.0, ""),
-        ("all on, and bfloat16", 250.0, ""),
-        ("without kept memory", 180.0, "off"),
-        ("without compile and channels-last", 160.0, "off"),
-        ("kept memory", 110.0, "on"),
-        (choose.ALL_OFF, 88.0, "on"),
-        ("fast file, all on", 50.0, "two"),
-        ("without sleeping threads", 20.0, "two"),
+        ("eager file", 100.0, ""),
+        ("fast file, all on", 120.0, ""),
+        ("fast file, all on", 60.0, "two"),
+        (choose.NOT_KEPT, 80.0, "on"),
     ):
-        pixels += session("ppo_atari_x", [sps], pair="ppo_atari", group=group, label=label)
-    assert tables.gains(pixels) == {
-        "compiling, with NHWC": ("2.00", "0.80"),  # all on: the eager version has all else
-        "kept memory": ("1.25", "0.90"),  # over the file without it
-        "sleeping threads, two runs at once": ("", "0.40"),
-        "bfloat16, beside all others": ("", "0.80"),
-    }
+        found += session(name, [sps], pair=name, group=group, label=label)
+    rows = [cells(row) for row in tables.ladder(found).splitlines()[2:-2]]
+    assert rows == [
+        [f"`{EAGER}`", "eager version", "100", "1.00", ""],
+        [f"`{EAGER}`", "+ compiled gradients", "130", "1.30", "1.30"],
+        [f"`{EAGER}`", "+ acting in NumPy", "260", "2.60", "2.00"],
+        [f"`{name}`", "eager version, memory not kept", "80", "0.80", ""],
+        [f"`{name}`", "+ kept memory", "100", "1.00", "1.25"],
+        [f"`{name}`", "+ observations in NHWC", "120", "1.20", "1.20"],
+    ]
+
+
+def test_how_far_two_versions_are_apart():
+    """With enough seeds of both, on one kind of processor, after as many steps as CleanRL's."""
+    more = {"total_timesteps": 1_000_000}
+    found = learning(EAGER, *[8.0, 9.0] * 5, **more) + learning(f"{FAST}:compile", 1, 2, 3, **more)
+    header = 2
+    assert len(tables.apart(found).splitlines()) == header, "three seeds are too few"
+    found += learning(f"{FAST}:compile", *[1.0, 2.0] * 4, **more)
+    found += learning("CleanRL", *range(9), pair=EAGER, **more)
+    (row,) = tables.apart(found).splitlines()[header:]
+    env_id, script, difference, p, seeds = cells(row)
+    assert (env_id, script, seeds) == ("Hopper-v4", f"`{EAGER}`", "10 and 8")
+    assert re.fullmatch(r"\+7 \[[67] to [78]\]", difference) and float(p) < 0.01
+    elsewhere = [r | {"cpu": "Q"} if r["variant"] == EAGER else r for r in found]
+    assert len(tables.apart(elsewhere).splitlines()) == header
 
 
 def test_scaling_is_by_environments_at_equal_seconds():

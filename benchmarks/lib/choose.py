@@ -21,20 +21,25 @@ SB3, CLEANRL, LEANRL = "Stable-Baselines3", "CleanRL", "LeanRL"
 NAMES = {"simulator": "simulator alone", "sb3": SB3}
 GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
 PHASES = ("rollout", "advantages", "update", "log")
-BFLOAT16_TRICK = "bfloat16, beside all others"
-KEPT_MEMORY_TRICK = "kept memory"
-COMPILE_PIXELS = "compile with channels-last"
-ALL_OFF = "nothing but the file's other differences"
-TRICKS = {  # name: labels in ablation.py of the case with it alone, and of the one without it
-    "compiled gradients": ("compile", None),
-    "compiling, with NHWC": (COMPILE_PIXELS, "without compile and channels-last"),
-    "observations in NHWC": (None, "without channels-last"),
-    "acting in NumPy": (None, "without acting in NumPy"),
-    "the LSTM in one call": (None, "without the fused LSTM"),
-    "CUDA graphs": ("CUDA graphs", "without CUDA graphs"),
-    KEPT_MEMORY_TRICK: ("kept memory", "without kept memory"),
-    "sleeping threads, two runs at once": (None, "without sleeping threads"),
-    BFLOAT16_TRICK: ("all on, and bfloat16", None),
+NOT_KEPT = "nothing but the file's other differences"  # a case of ablation.py: memory not kept
+LADDERS = {  # script: steps, each with ablation.py's group and label of what has it and all above
+    "ppo_continuous_action": {
+        "eager version": ("", "eager file"),
+        "+ compiled gradients": ("on", "compile"),
+        "+ acting in NumPy": ("", "fast file, all on"),
+    },
+    "ppo_lstm": {
+        "eager version": ("", "eager file"),
+        "+ compiled loss, the LSTM in one call": ("on", "compile"),
+        "+ acting in NumPy": ("", "fast file, all on"),
+    },
+    "ppo_atari_envpool": {
+        "eager version, memory not kept": ("on", NOT_KEPT),
+        "+ kept memory": ("", "eager file"),
+        "+ compiled gradients": ("off", "without channels-last"),
+        "+ observations in NHWC": ("", "fast file, all on"),
+        "+ bfloat16": ("", "all on, and bfloat16"),
+    },
 }
 TARGETS = {"Walker2d-v4": 4000, "Pong-v5": 18}  # to get to in as few seconds as may be
 MACHINE = ("cpu", "cores", "gpu")
@@ -220,20 +225,28 @@ def last_sitting(runs: list[dict]) -> list[dict]:
 
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
-    """{environment: {method: its runs}} on the machine of the newest run, each with a core to
-    itself; of the seeds that all methods, but for WARM, ran in one sitting, of whatever day."""
+    """{environment: {method: its runs}} on the machine of the newest run and with its versions of
+    libraries, each with a core to itself; of the seeds that all methods, but for WARM, ran, of a
+    seed that was run twice the newest."""
     runs = [r for r in million(records) if r["cores"] == 1]
     if not runs:
         return {}
     last = max(runs, key=lambda r: r["date"])
-    runs = [r for r in runs if all(r[x] == last[x] for x in MACHINE)]
-    seeds = {seed: last_sitting(same) for (seed,), same in groups(runs, "seed").items()}
+
+    def alike(r):  # a library that one of two records does not name is none of its script's
+        versions = r.get("versions", {})
+        known = last.get("versions", {}).keys() & versions.keys()
+        same = all(versions[name] == last["versions"][name] for name in known)
+        return same and all(r[x] == last[x] for x in MACHINE)
+
+    runs = sorted((r for r in runs if alike(r)), key=lambda r: r["date"])
+    runs = list({(r["method"], r["env_id"], r["seed"]): r for r in runs}.values())
     ran = {
         seed: {found for found in groups(same, "method", "env_id") if found[0] != WARM}
-        for seed, same in seeds.items()
+        for (seed,), same in groups(runs, "seed").items()
     }
     whole = max(ran.values(), key=len)
-    runs = [r for seed, same in seeds.items() if ran[seed] == whole for r in same]
+    runs = [r for r in runs if ran[r["seed"]] == whole]
     panels = {}
     for env_id in MINUTES_ENVS:
         methods = groups([r for r in runs if r["env_id"] == env_id], "method")

@@ -6,19 +6,16 @@ from statistics import median
 
 import numpy as np
 from lib.choose import (
-    ALL_OFF,
     BFLOAT16,
-    BFLOAT16_TRICK,
     CLEANRL,
     COMPILE,
-    COMPILE_PIXELS,
     EAGER,
     EAGER_VERSION,
     ENOUGH,
     FAST_VERSION,
     GROUPS,
     IN_PARALLEL,
-    KEPT_MEMORY_TRICK,
+    LADDERS,
     LEANRL,
     MACHINE,
     MANY,
@@ -30,7 +27,6 @@ from lib.choose import (
     SEEDS,
     SOURCE,
     TARGETS,
-    TRICKS,
     WARM,
     alone,
     columns,
@@ -310,12 +306,12 @@ def pays(records: list[dict]) -> str:
     return f"{text}It pays from {wait / gained / 1e6:.2g}M steps on."
 
 
-def returns(records: list[dict]) -> str:
-    """Returns after as many steps as CleanRL has published: a row an environment and system, of the
-    machine with most seeds, SEEDS or more."""
+def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
+    """{(environment, system): its runs} after as many steps as CleanRL has published, by default
+    flags: those of the machine with most seeds, SEEDS or more; of as many the newest."""
     best: dict[tuple, list[dict]] = {}
 
-    def rank(runs):  # most seeds, of as many the newest
+    def rank(runs):
         return len(runs), max((r["date"] for r in runs), default="")
 
     finished = [r for same in learned(records) for r in same if not r["cut"]]
@@ -334,15 +330,39 @@ def returns(records: list[dict]) -> str:
         before = best.get((env_id, name), [])
         if len(runs) >= SEEDS and name != WARM and rank(runs) > rank(before):
             best[env_id, name] = runs
-    rows = []
+    return best
+
+
+def returns(records: list[dict]) -> str:
+    """Returns after as many steps as CleanRL has published: a row an environment and system."""
+    best, rows = of_most_seeds(records), []
     for env_id, (mean, std, _) in PUBLISHED.items():
         found = {name: runs for (of_env, name), runs in best.items() if of_env == env_id}
         for name, runs in sorted(found.items(), key=lambda one: (one[0][0] != "`", one[0])):
-            cells = [spread(*mean_std(runs)), str(len(runs)), machine(runs[0]).partition(",")[0]]
+            where = machine(runs[0]).partition(",")[0]
+            cells = [spread(*mean_std(runs)), str(len(runs)), f"{where}, {when(runs)}"]
             rows.append([env_id, name, *cells])
         if found:
             rows.append([env_id, f"CleanRL, [published]({SOURCE})", spread(mean, std), "3", ""])
-    return rows_of(["environment", "system", "return", "seeds", "machine"], rows, text=2)
+    return rows_of(["environment", "system", "return", "seeds", "machine, days"], rows, text=2)
+
+
+def apart(records: list[dict]) -> str:
+    """By how much eager versions end above fast ones, with as many seeds as both have on one kind
+    of processor: ENOUGH or more. A row an environment and pair."""
+    best, rows = of_most_seeds(records), []
+    for env_id, name in best:
+        one, two = best[env_id, name], best.get((env_id, name.replace("eager", "fast")), [])
+        if name.endswith("eager") and two and one[0]["cpu"] == two[0]["cpu"]:
+            a, b = values(two, "mean_return"), values(one, "mean_return")
+            if min(len(a), len(b)) >= ENOUGH and len({*a, *b}) > 1:
+                low, high = (short(x, 100) for x in bootstrap(difference, a, b))
+                found = f"{difference(a, b):+,.0f} [{low} to {high}]"
+                seeds = str(len(a)) if len(a) == len(b) else f"{len(b)} and {len(a)}"
+                script = name.partition(",")[0]
+                rows.append([env_id, script, found, f"{permutation_p(a, b):.2f}", seeds])
+    header = ["environment", "script", "eager minus fast [95% interval]", "p", "seeds each"]
+    return rows_of(header, rows, text=2)
 
 
 def which(records: list[dict]) -> str:
@@ -366,62 +386,22 @@ def which(records: list[dict]) -> str:
     return rows_of(header, rows, text=3)
 
 
-def gains(same: list[dict]) -> dict[str, tuple[str, str]]:
-    """Of one pair's ablation: {trick: (speed over the eager version's with only this trick, speed
-    over the fast version's with all but this)}, empty where it was not measured."""
-    cases = groups(same, "group", "label")
-    eager, full = cases.get(("", "eager file"), []), cases.get(("", "fast file, all on"), [])
-    two = cases.get(("two", "fast file, all on"), [])
-    found = {}
-    for trick, (on, off) in TRICKS.items():
-        only, without = cases.get(("on", on), []), cases.get(("off", off), [])
-        # run.sh keeps memory for eager versions too: without it there is the fast file, all off
-        base = cases.get(("on", ALL_OFF), eager) if trick == KEPT_MEMORY_TRICK else eager
-        if on == COMPILE_PIXELS and without and not without[0]["gpu"]:
-            only = full  # on a CPU the eager version has all else: it keeps memory, threads sleep
-        pair = times(only, base), times(without, full)
-        if trick == BFLOAT16_TRICK:
-            pair = "", times(full, cases.get(("", on), []))  # all on are with it
-        elif ("two", off) in cases:
-            pair = "", times(cases["two", off], two)
-        if any(pair):
-            found[trick] = pair
-    if any("channels" in (label or "") for _, label in cases):  # pixels: it has a row with both
-        found.pop("compiled gradients", None)
-    return found
-
-
-def tricks(records: list[dict]) -> str:
-    """What each optimisation buys, a row a pair and trick."""
-    rows = [
-        [f"`{same[0]['pair']}`", trick, *pair]
-        for same in newest(records)
-        for trick, pair in gains(same).items()
-    ]
-    how = f"{machine(records[0])}, {when(records)}; medians of {rounds(records)} interleaved rounds"
+def ladder(records: list[dict]) -> str:
+    """What each optimisation adds, one after another: a row a step, for each script of LADDERS."""
+    rows, shown = [], []
     for same in newest(records):
-        how += commits_of_old(same, f"; `{same[0]['pair']}` by the scripts of commit {{}}")
-    how += moved(newest(records))
-    table = rows_of(["script", "optimisation", "only this", "all but this"], rows, text=2)
-    return f"{table}\n\n*{how}.*"
-
-
-def trick_ranges(records: list[dict], pixels: bool) -> str:
-    """The same over the pairs of one kind, from the least to the most; those with an LSTM apart."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for same in newest(records):
-        name = same[0]["pair"]
-        if ("atari" in name) == pixels:
-            for trick, pair in gains(same).items():
-                memory = " (with an LSTM)" * ("lstm" in name and "LSTM" not in trick)
-                found.setdefault(trick + memory, []).append(pair)
-
-    def ends(cells):
-        cells = sorted(filter(None, cells))
-        return " to ".join(dict.fromkeys([*cells[:1], *cells[-1:]]))
-
-    rows = [[trick, *map(ends, zip(*pairs, strict=True))] for trick, pairs in found.items()]
-    return rows_of(["optimisation", "only this", "all but this"], rows)
+        cases, before = groups(same, "group", "label"), []
+        steps = LADDERS.get(same[0]["pair"], {}).items()
+        for step, runs in [(step, cases[case]) for step, case in steps if case in cases]:
+            row = [f"`{same[0]['pair']}`", step, f"{sps(runs):,.0f}"]
+            rows.append([*row, times(runs, cases["", "eager file"]), times(runs, before)])
+            before = runs
+            shown += runs
+    how = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
+    how += commits_of_old(shown, "; by the scripts of commit {}")
+    how += moved([same for same in newest(records) if same[0]["pair"] in LADDERS])
+    header = ["script", "with all above", "steps/s", "times eager", "times the row above"]
+    return f"{rows_of(header, rows, text=2)}\n\n*{how}.*"
 
 
 def gain(records: list[dict]) -> str:
@@ -628,3 +608,20 @@ def recipe_commands() -> str:
     """Each recipe's whole command."""
     lines = [f"./run.sh {command(recipe)}" for recipe in recipes().values()]
     return "```bash\n" + "\n".join(lines) + "\n```"
+
+
+def gradients_table(records: list[dict]) -> str:
+    """How far gradients are from those in float64, and what roundings grow to in a run: the newest
+    record of each pair."""
+    newest = {r["pair"]: r for r in sorted(records, key=lambda r: r["date"])}
+    rows = []
+    for name in PAIRS:
+        if name in newest:
+            r = newest[name]
+            cells = [f"{1e7 * x:.2g}" for x in r["errors"]]
+            each = zip(r["along"], r["along_se"], strict=True)
+            cells += [f"{1e7 * x:+.1g} ± {1e7 * se:.1g}" for x, se in each]
+            cells += [f"{x:.1e}" for x in r["departures"]]
+            rows.append([f"`{name}`", str(r["minibatches"]), *cells])
+    header = ["script", "minibatches", "eager", "compiled", "eager, along", "compiled, along"]
+    return rows_of([*header, "compiled run", "eager run, moved"], rows) if rows else ""

@@ -21,7 +21,8 @@ ppo/recipes.toml.
 
 A peer runs to its end, within --minutes. Its curve is made from the lines that it prints and the
 seconds at which they come: `global_step=N, episodic_return=X` for each game, and `SPS: x` after
-each iteration; `pair` is what it is compared with, the pair of the last of --variants.
+each iteration; `pair` is what it is compared with, the pair of the last of --variants. `zoo:NAME`
+is Stable-Baselines3 with the flags that its zoo has for a task (peers/zoo.py), beside NAME.
 
 Each run compiles with an empty cache. As many runs at once as there are cores have one each,
 `cores` is then 1; fewer or more share all of them, so that their seconds are longer than those of a
@@ -73,6 +74,7 @@ from tqdm import tqdm
 BOTH = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
 MUJOCO = ["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"]
 POINTS = 200  # of a curve, at most
+PLAYED = re.compile(r"deterministic: mean (\S+), std (\S+), (\d+) episodes")
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.e]+)")
 
 
@@ -115,15 +117,17 @@ def peer_command(job: dict, peers: dict[str, str], of_pair: str) -> list[str] | 
         _, words, command = peer(peers[job["variant"]], **job)
         job |= {"pair": of_pair, "command": command}
         return words
-    if not job["variant"].startswith("sb3:"):
+    system, found, name = job["variant"].partition(":")
+    if not found or system not in ("sb3", "zoo"):
         split_variant(job["variant"])
         return None
-    name = job["variant"].removeprefix("sb3:")
     split_variant(name)
-    flags = [name, "--env-id", job["env_id"], "--seed", job["seed"]]
+    flags = ["--env-id", job["env_id"], "--seed", job["seed"]]
     flags += ["--total-timesteps", job["total_timesteps"]]
-    job |= {"variant": "sb3", "pair": name, "command": shown("benchmarks/peers/sb3.py", *flags)}
-    return python("benchmarks/peers/sb3.py", *flags)
+    flags = [name, *flags] if system == "sb3" else flags
+    script = f"benchmarks/peers/{system}.py"
+    job |= {"variant": system, "pair": name, "command": shown(script, *flags)}
+    return python(script, *flags)
 
 
 def learn_peer(job: dict, words: list[str], path: Path, minutes: float) -> None:
@@ -138,6 +142,10 @@ def learn_peer(job: dict, words: list[str], path: Path, minutes: float) -> None:
     found |= {"startup_s": speeds[0][0], "sps": speeds[-1][1]} if speeds else {"sps": None}
     found |= {"episodes": len(episodes), "global_step": episodes[-1][0] if episodes else 0}
     found["mean_return"] = float(np.mean([e[2] for e in episodes[-100:]])) if episodes else None
+    for _, match in matches(PLAYED, lines):  # after the training, whose seconds count
+        mean, std, games = map(float, match.groups())
+        found["eval_deterministic"] = {"mean": mean, "std": std, "episodes": int(games)}
+        found["seconds"] = round(speeds[-1][0], 1)
     append(path, {**job, **found, "curve": points(episodes, job["total_timesteps"])})
 
 
@@ -204,7 +212,7 @@ def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_gam
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    names = "NAME or NAME:flag+flag, or sb3:NAME; by default the continuous pair"
+    names = "NAME or NAME:flag+flag, sb3:NAME or zoo:NAME; by default the continuous pair"
     add("--variants", nargs="+", help=names)
     add("--env-ids", nargs="+", help=f"by default {' '.join(MUJOCO)}")
     add("--total-timesteps", type=int, help="1,000,000 by default")
@@ -244,7 +252,7 @@ def main() -> int:
     for seed, (env_id, name, steps) in itertools.product(args.seeds, tasks):
         job = {"variant": name, "env_id": env_id, "seed": seed, "total_timesteps": steps, **common}
         try:
-            words = peer_command(job, peers, pair(args.variants[-1].removeprefix("sb3:")))
+            words = peer_command(job, peers, pair(re.sub("^(sb3|zoo):", "", args.variants[-1])))
         except Failure as failure:
             if (seed, env_id) == (args.seeds[0], tasks[0][0]):
                 warn(f"{name}: {failure}")

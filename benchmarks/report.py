@@ -94,6 +94,7 @@ def parts(folder: Path) -> dict[str, str]:
         "ladder": ablation and tables.ladder(ablation),
         "recipes": tables.recipe_table(learning),
         "recipes_log": tables.recipe_table(learning, log=True),
+        "zoo": tables.zoo_table(learning),
         "recipe_commands": tables.recipe_commands(),
         "tree": tree(),
         "throughput": tables.blocks(throughput, tables.cases_table, tables.gain),

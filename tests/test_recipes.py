@@ -116,6 +116,33 @@ def test_a_recipe_is_learned_and_played_both_ways(tmp_path, monkeypatch, capsys)
     capsys.readouterr()
 
 
+def test_a_recipe_beside_the_zoos_flags(monkeypatch):
+    """Of the seeds that both ran, each alone on a core; whoever is better."""
+    monkeypatch.setattr(tables, "recipes", lambda: {"Tiny": TINY, "B": ALL["Taxi-v4"]})
+    found = [run(seed, 100.0 * seed) for seed in (1, 2, 3)]
+    assert tables.zoo_table(found) == "", "nothing stands beside it"
+    of_zoo = {"variant": "zoo", "pair": "ppo", "total_timesteps": 2_000_000, "seconds": 300.0}
+    found += [run(seed, 400.0, **of_zoo) for seed in (1, 3, 4)] + [run(2, 9.0, **of_zoo, cores=2)]
+    ours, zoo = tables.zoo_table(found).splitlines()[2:4]
+    assert ours == "| `Tiny` | this recipe | 0.001024M | 1.5 | 200 ± 141 (2) |"
+    assert zoo == "| `Tiny` | Stable-Baselines3, zoo's flags | 2M | 5 | 400 ± 0 (2) |"
+
+
+@pytest.mark.slow
+def test_the_zoos_flags_are_learned_and_played(tmp_path, monkeypatch, capsys):
+    """A rollout of the real thing, whose seconds end before it plays."""
+    flags = ["--variants", "zoo:ppo", "--env-ids", "LunarLander-v3", "--seeds", "1"]
+    flags += ["--total-timesteps", "16384", "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["learning.py", *flags])
+    assert learning.main() == 0
+    (record,) = records.read(tmp_path / "learning.jsonl")
+    assert (record["variant"], record["pair"]) == ("zoo", "ppo") and record["episodes"] > 50
+    played = record["eval_deterministic"]
+    assert played["episodes"] == 20 and played["mean"] < 100 and played["std"] > 0
+    assert record["startup_s"] == pytest.approx(record["seconds"], abs=0.1), "of one iteration"
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize("flag", ["--variants", "--env-ids", "--total-timesteps"])
 def test_recipes_have_all_that_learning_needs(flag, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["learning.py", "--recipes", "Taxi-v4", flag, "7"])

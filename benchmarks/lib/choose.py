@@ -18,7 +18,7 @@ PUBLISHED = {  # by the script of the same name: mean and standard deviation ove
 }
 EAGER, COMPILE, BFLOAT16 = "eager", "`--compile`", "`--compile --bfloat16`"
 SB3, CLEANRL, LEANRL = "Stable-Baselines3", "CleanRL", "LeanRL"
-NAMES = {"simulator": "simulator alone", "sb3": SB3}
+NAMES = {"simulator": "simulator alone", "sb3": SB3, "zoo": f"{SB3}, zoo's flags"}
 GROUPS = {"off": "one taken away", "on": "one added", "two": "two runs at once, each"}
 PHASES = ("rollout", "advantages", "update", "log")
 NOT_KEPT = "nothing but the file's other differences"  # a case of ablation.py: memory not kept

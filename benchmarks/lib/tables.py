@@ -604,6 +604,31 @@ def recipe_table(records: list[dict], log: bool = False) -> str:
     return f"{table}\n\n*{where}; {' or '.join(map(str, sorted(counts)))} seeds.*"
 
 
+def zoo_table(records: list[dict]) -> str:
+    """Recipes beside Stable-Baselines3 with its zoo's flags on the same machine: the seeds that
+    both ran, each alone on a core."""
+    rows, shown = [], []
+    finished = [r for same in learned(records) for r in same if not r["cut"] and r["cores"] == 1]
+    for name, recipe in recipes().items():
+        asked = "zoo", recipe["script"], recipe["env_id"]
+        zoo = [r for r in finished if (r["variant"], r["pair"], r["env_id"]) == asked]
+        ours = [r for r in runs_of(records, recipe) if "eval_deterministic" in r]
+        seeds = {r["seed"] for r in zoo} & {r["seed"] for r in ours}
+        for system, runs in (("this recipe", ours), (NAMES["zoo"], zoo)):
+            runs = [r for r in runs if r["seed"] in seeds]
+            if runs:
+                scores = [r["eval_deterministic"]["mean"] for r in runs]
+                std = float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+                steps = million_steps(runs[0]["total_timesteps"])
+                scored = f"{spread(float(np.mean(scores)), std)} ({len(runs)})"
+                rows.append([f"`{name}`", system, steps, took(runs), scored])
+                shown += runs
+    if not rows:
+        return ""
+    header = ["task", "system", "steps", "minutes", "return (seeds)"]
+    return f"{rows_of(header, rows, text=2)}\n\n*{machine(shown[0])} a run, {when(shown)}.*"
+
+
 def recipe_commands() -> str:
     """Each recipe's whole command."""
     lines = [f"./run.sh {command(recipe)}" for recipe in recipes().values()]

@@ -102,7 +102,6 @@ def parts(folder: Path) -> dict[str, str]:
         "lower_bound": tables.blocks(ablation, tables.floors_table),
         "multigpu": tables.blocks(multigpu, tables.ranks_table),
         "target": learning and tables.target_table(learning),
-        "scaling": learning and tables.scaling_table(learning),
         **returns,
     }
 

@@ -122,6 +122,17 @@ def apart(text):
     return re.sub(r"(?m)^( +\w+ = \S+)\.cpu\(\)(  # sync)?$", r"\1.clone()", text)
 
 
+def patched(program, diff):
+    """A program with the lines of one of the guide's diffs, which has no line numbers: of each of
+    its changes, lines that are there before, then lines that are there after."""
+    for old, new in re.findall(r"((?:^[ -].*\n)+)((?:^\+.*\n)+)", diff, re.MULTILINE):
+        kept = re.sub(r"(?m)^-.*\n", "", old)
+        old, new = (re.sub(r"(?m)^.", "", lines) for lines in (old, kept + new))
+        assert program.count(old) == 1, old
+        program = program.replace(old, new)
+    return program
+
+
 def said(err):
     """A message as one line: without the frame that tyro draws around it, its breaks as spaces."""
     return " ".join(re.sub("[╭╮╰╯│]|─+", " ", err).split())

@@ -553,30 +553,6 @@ def test_how_far_two_versions_are_apart():
     assert len(tables.apart(elsewhere).splitlines()) == header
 
 
-def test_scaling_is_by_environments_at_equal_seconds():
-    """In the order of N, only runs that say theirs; returns of the 10 s before, over seeds."""
-    found = learning(f"{FAST}:compile", 1)
-    for num_envs, value in ((64, 10.0), (8, 20.0)):
-        args = {"num_envs": num_envs, "num_steps": 512 // num_envs, "num_minibatches": 32}
-        more = {"args": args, "sps": 1000.0 + num_envs}
-        variant = f"{FAST}:compile --num-envs {num_envs} --num-steps {512 // num_envs}"
-        found += learning(variant, 99, **more | {"args": args | {"gamma": 0.5}})  # once the default
-        found += learning(f"{variant} --gamma 0.5", 99, **more) + learning(
-            variant, 9, until=4, **more
-        )
-        if num_envs == 8:  # one size is no comparison
-            found += learning(variant, 9, env_id="Walker2d-v4", **more)
-        runs = learning(variant, 5, 7, **more)
-        for run, above in zip(runs, (0, 2), strict=True):
-            run["curve"] = [[1, 19.0, -9.0], [2, 25.0, value + above], [3, 70.0, 99.0]]
-        found += runs
-    rows = [cells(row)[1:] for row in tables.scaling_table(found).splitlines()[2:]]
-    assert rows == [
-        ["8 x 64", "32", "1,008", "21", "", "", "6.0 ± 1.4 (2 seeds)"],
-        ["64 x 8", "32", "1,064", "11", "", "", "6.0 ± 1.4 (2 seeds)"],
-    ]
-
-
 def test_a_target_is_met_by_a_mean_of_50000_steps():
     """One good point does not; a run that never gets there counts as later than all others."""
     more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}

@@ -28,6 +28,7 @@ from helpers import (
     agent,
     load,
     memory,
+    patched,
     random_storage,
     run_main,
     run_script,
@@ -374,15 +375,9 @@ def deployed(eager, path):
     (program,) = re.findall(
         r"```python\n(import gymnasium[^`]+?onnxruntime.+?)```", guide, re.DOTALL
     )
+    guide = guide[guide.index("### The policy as a file") :]
     hunks = dict(zip(LINES, re.findall(r"```diff\n(.+?)```", guide, re.DOTALL), strict=True))
-    # each change: lines that are there before, then lines that are there after
-    for change in re.findall(r"((?:^[ -].*\n)+)((?:^\+.*\n)+)", hunks.get(eager, ""), re.MULTILINE):
-        before, after = ([line[1:] for line in lines.splitlines()] for lines in change)
-        if change[0].startswith(" "):
-            after = before + after
-        before, after = ("".join(f"{line}\n" for line in lines) for lines in (before, after))
-        assert program.count(before) == 1, before
-        program = program.replace(before, after)
+    program = patched(program, hunks.get(eager, ""))
     program = program.replace("runs/<run>", str(path))
     return program.replace("CartPole-v1", SHORT[eager])
 

@@ -6,9 +6,10 @@ import re
 import signal
 import subprocess
 
+import numpy as np
 import pytest
 import report
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, load, run_main
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, load, patched, run_main
 
 import torch
 
@@ -119,17 +120,24 @@ def test_the_guide_has_a_section_for_each_pair():
     assert sorted(sections) == sorted(eager for eager, _ in PAIRS)
 
 
-def test_an_agent_acts_in_a_program_of_ones_own(tmp_path, monkeypatch):
-    """As the guide shows: with the weights of the run, from the script's classes."""
-    learned = run_main("ppo", "--total-timesteps", 512, runs_dir=tmp_path / "runs").agent
+@pytest.mark.parametrize("name", ["ppo", "ppo_continuous_action", "ppo_masked", "ppo_lstm"])
+def test_an_agent_acts_in_a_program_of_ones_own(name, tmp_path, monkeypatch):
+    """As the guide shows, with its lines for a kind of policy: with the weights of the run, from
+    the script's classes."""
+    diffs = re.findall(r"```diff\n(.+?)```", GUIDE[GUIDE.index("### In PyTorch") :], re.DOTALL)
+    kinds = "ppo_continuous_action", "ppo_masked", "ppo_lstm"
+    program = patched(PROGRAMS[1], dict(zip(kinds, diffs, strict=False)).get(name, ""))
+    program = program.replace("ppo/ppo.py", f"ppo/{name}.py")
+    learned = run_main(name, *TINY, runs_dir=tmp_path / "runs").agent
     (tmp_path / "ppo").symlink_to(PPO)
     monkeypatch.chdir(tmp_path)
     (run_dir,) = (tmp_path / "runs").iterdir()
     found = {}
-    exec(PROGRAMS[1].replace("runs/<run>", str(run_dir)), found)
+    exec(program.replace("runs/<run>", str(run_dir)), found)
     for name, weights in learned.state_dict().items():
         assert torch.equal(found["agent"].state_dict()[name], weights), name
-    assert found["probs"].logits.shape == (4, 2) and found["reward"].shape == (4,)
+    assert found["probs"].batch_shape == found["reward"].shape == (2,)
+    assert np.isfinite(found["obs"]).all()
 
 
 def test_the_timeline_is_what_runs(tmp_path, monkeypatch, capsys):

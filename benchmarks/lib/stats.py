@@ -124,12 +124,6 @@ def over_seeds(runs: list[dict]) -> str:
     return f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})"
 
 
-def after(run: dict, seconds: float) -> float | None:
-    """Mean return of the episodes that ended in the last 10 seconds up to this one of a run."""
-    found = [value for _, at, value in run["curve"] if seconds - 10 < at <= seconds]
-    return float(np.mean(found)) if found else None
-
-
 def seconds_to(target: float, run: dict) -> float:
     """Seconds after which the mean return of 50,000 steps first got to the target; inf if none."""
     steps, seconds, returns = np.array(run["curve"]).T

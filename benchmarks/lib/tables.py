@@ -41,9 +41,8 @@ from lib.choose import (
 )
 from lib.pairs import PAIRS
 from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
-from lib.records import as_of_today, pair, part
+from lib.records import pair, part
 from lib.stats import (
-    after,
     bootstrap,
     difference,
     groups,
@@ -504,29 +503,6 @@ def target_table(records: list[dict]) -> str:
             row = [label(variant), *task(runs, records), f"{target:,}", times[0], each]
             rows.append([*row, end])
     return rows_of(["", "", "steps", "return", "s, median", "each seed", "at the end"], rows)
-
-
-def scaling_table(records: list[dict]) -> str:
-    """Of what was learned with other numbers of environments, and today's defaults for the rest:
-    steps/s, returns at equal seconds."""
-    rows, times = [], (30, 45, 60)
-    sizes = {"--num-envs", "--num-steps", "--num-minibatches"}
-    with_n = [r for r in records if {"--num-envs"} <= {*part(r["variant"])[2][::2]} <= sizes]
-    of_today = [r for r in with_n if as_of_today(r) == r["variant"] and not r["until"]]
-    for same in learned(of_today):
-        cases = groups(same, "variant").values()
-        if len(cases) == 1:
-            continue
-        for runs in sorted(cases, key=lambda runs: runs[0]["args"]["num_envs"]):
-            args = runs[0]["args"]
-            row = [same[0]["env_id"], f"{args['num_envs']} x {args['num_steps']}"]
-            row += [str(args["num_minibatches"]), f"{sps(runs):,.0f}"]
-            for seconds in times:
-                found = [x for x in (after(run, seconds) for run in runs) if x is not None]
-                row.append(f"{np.mean(found):,.0f}" if found else "")
-            rows.append([*row, over_seeds(runs)])
-    header = ["", "N x T", "minibatches", "steps/s"]
-    return rows_of([*header, *(f"after {s} s" for s in times), "at the end"], rows)
 
 
 def learning_table(records: list[dict]) -> str:

@@ -41,6 +41,11 @@ LADDERS = {  # script: steps, each with ablation.py's group and label of what ha
         "+ bfloat16": ("", "all on, and bfloat16"),
     },
 }
+MORE = {  # pairs whose fast versions gain most, and why
+    "ppo_lstm": "its LSTM reads all rows in one call",
+    "ppo_continuous_action_lstm": "its LSTM does too",
+    "ppo_continuous_action_warp": "its physics is captured as a graph, on a CPU too",
+}
 TARGETS = {"Walker2d-v4": 4000, "Pong-v5": 18}  # to get to in as few seconds as may be
 MACHINE = ("cpu", "cores", "gpu")
 TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")

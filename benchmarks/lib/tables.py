@@ -20,6 +20,7 @@ from lib.choose import (
     MACHINE,
     MANY,
     MINUTES,
+    MORE,
     NAMES,
     PHASES,
     PUBLISHED,
@@ -167,18 +168,17 @@ def speedup(sessions: list[list[dict]]) -> str:
     gains = {x[EAGER_VERSION][0]["pair"]: ratio(x[FAST_VERSION], x[EAGER_VERSION]) for x in both}
     if not gains:
         return ""
-    apart = gains.pop("ppo_lstm", None) if len(gains) > 1 else None
+    apart = {name: gains.pop(name) for name in MORE if name in gains and len(gains) > 1}
     ends = [f"{x:.2g}" for x in (min(gains.values()), max(gains.values()))]
     text = f"Over {len(gains)} pairs, a fast version with `--compile` makes "
     text += f"{' to '.join(dict.fromkeys(ends))} times the steps per second of its eager version"
     old = commits_of_old([r for same in sessions for r in same], ", by the scripts of commit {}")
     text = f"{text}{old}."
-    if apart:
-        text += f" `ppo_lstm` makes {apart:.2g} times as many, as its LSTM reads all rows in one"
-        text += " call"
-        lstm = next(x for x in both if x[EAGER_VERSION][0]["pair"] == "ppo_lstm")
-        if SB3 in lstm:
-            text += f": {ratio(lstm[FAST_VERSION], lstm[SB3]):.2g} times those of RecurrentPPO"
+    for name, gain in apart.items():
+        text += f" `{name}` makes {gain:.2g} times as many, as {MORE[name]}"
+        found = next(x for x in both if x[EAGER_VERSION][0]["pair"] == name)
+        if "lstm" in name and SB3 in found:
+            text += f": {ratio(found[FAST_VERSION], found[SB3]):.2g} times those of RecurrentPPO"
         text += "."
     compiled = f"{LEANRL} --compile"
     found = {x[EAGER_VERSION][0]["pair"]: x for x in both if compiled in x}

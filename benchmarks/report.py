@@ -85,6 +85,7 @@ def parts(folder: Path) -> dict[str, str]:
         "commands": learning and tables.thesis_commands(learning),
         "pays": learning and tables.pays(learning),
         "speedup": together and tables.speedup(together),
+        "break_even": together and tables.break_even(together),
         "devices": gpu and tables.devices(gpu, together),
         "which": tables.which(learning),
         "speeds": together and tables.speeds(together),

@@ -120,23 +120,29 @@ def test_the_guide_has_a_section_for_each_pair():
     assert sorted(sections) == sorted(eager for eager, _ in PAIRS)
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_continuous_action", "ppo_masked", "ppo_lstm"])
+OWN = ["", "_torchcompile"]  # whichever of the two trained it
+OWN = [f"{name}{mode}" for name in ("ppo", "ppo_masked", "ppo_lstm") for mode in OWN]
+OWN += ["ppo_continuous_action", "ppo_continuous_action_envpool_torchcompile"]
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_an_agent_acts_in_a_program_of_ones_own(name, tmp_path, monkeypatch):
     """As the guide shows, with its lines for a kind of policy: with the weights of the run, from
     the script's classes."""
     diffs = re.findall(r"```diff\n(.+?)```", GUIDE[GUIDE.index("### In PyTorch") :], re.DOTALL)
-    kinds = "ppo_continuous_action", "ppo_masked", "ppo_lstm"
-    program = patched(PROGRAMS[1], dict(zip(kinds, diffs, strict=False)).get(name, ""))
-    program = program.replace("ppo/ppo.py", f"ppo/{name}.py")
+    program = PROGRAMS[1]
+    for kind, diff in zip(("continuous", "envpool", "masked", "lstm"), diffs, strict=False):
+        program = patched(program, diff) if kind in name else program
     learned = run_main(name, *TINY, runs_dir=tmp_path / "runs").agent
     (tmp_path / "ppo").symlink_to(PPO)
     monkeypatch.chdir(tmp_path)
     (run_dir,) = (tmp_path / "runs").iterdir()
     found = {}
     exec(program.replace("runs/<run>", str(run_dir)), found)
-    for name, weights in learned.state_dict().items():
-        assert torch.equal(found["agent"].state_dict()[name], weights), name
+    for key, weights in learned.state_dict().items():
+        assert torch.equal(found["agent"].state_dict()[key], weights), key
     assert found["probs"].batch_shape == found["reward"].shape == (2,)
+    assert found["script"] == name
     assert np.isfinite(found["obs"]).all()
 
 

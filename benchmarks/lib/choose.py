@@ -34,8 +34,8 @@ LADDERS = {  # script: steps, each with ablation.py's group and label of what ha
         "+ acting in NumPy": ("", "fast file, all on"),
     },
     "ppo_atari_envpool": {
-        "eager version, memory not kept": ("on", NOT_KEPT),
-        "+ kept memory": ("", "eager file"),
+        "without kept memory (the fast file, all off)": ("on", NOT_KEPT),
+        "eager version": ("", "eager file"),
         "+ compiled gradients": ("off", "without channels-last"),
         "+ observations in NHWC": ("", "fast file, all on"),
         "+ bfloat16": ("", "all on, and bfloat16"),

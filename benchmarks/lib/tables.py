@@ -191,6 +191,27 @@ def speedup(sessions: list[list[dict]]) -> str:
     return text
 
 
+def break_even(sessions: list[list[dict]]) -> str:
+    """From how many steps on a run of the fast version ends sooner: its longer start-up, over the
+    seconds that it gains a step. With an empty cache of compiled code, and with a full one."""
+    rows = []
+    for same in sessions:
+        systems = of_systems(same)
+        if not {EAGER_VERSION, FAST_VERSION} <= systems.keys():
+            continue
+        eager, fast = systems[EAGER_VERSION], systems[FAST_VERSION]
+        gained = 1 / sps(eager) - 1 / sps(fast)
+        row = [f"`{same[0]['pair']}`"]
+        for cold in (True, False):
+            starts = values([r for r in fast if r["cold_cache"] == cold], "startup_s")
+            wait = median(starts) - median(values(eager, "startup_s")) if starts else math.nan
+            steps = f"{max(wait, 0) / gained / 1e6:.2g}M" if gained > 0 else "never"
+            row += [f"{wait:.0f}", steps] if starts else ["", ""]
+        rows.append(row)
+    header = ["script", "empty cache: compiling, s", "pays from, steps"]
+    return rows_of([*header, "full cache: s", "pays from, steps"], rows)
+
+
 def devices(gpu: list[dict], together: list[list[dict]]) -> str:
     """Breakout with 8 games on each GPU and on a CPU: steps/s, share of the simulator, start-up."""
     fast = "ppo_atari_envpool_torchcompile"
@@ -217,7 +238,8 @@ def devices(gpu: list[dict], together: list[list[dict]]) -> str:
                 cells = [f"{sps(runs):,.0f}", times(runs, alone), wait[-1]]
             rows[system] += cells
         n = rounds(same)
-        ran = f"{name}: {n} round{'s' * (n != '1')}, {when(same)}"
+        beside = f" with {cores(same[0]['cores'])} beside it" * on_gpu
+        ran = f"{name}{beside}: {n} round{'s' * (n != '1')}, {when(same)}"
         how.append(ran + commits_of_old(same, ", by the scripts of commit {}"))
     return f"{rows_of(header, list(rows.values()))}\n\n*{'; '.join(how)}.*"
 
@@ -326,6 +348,8 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
             if flags or mode not in ("", "compile") or (script != of_pair) != (mode == "compile"):
                 continue  # neither the eager version nor the fast one by default flags
             name = f"`{of_pair}`, {'fast' if mode else 'eager'}"
+            if dtype := same and same[0].get("learning_rate_dtype"):
+                name += f", learning rate in {dtype}"
         before = best.get((env_id, name), [])
         if len(runs) >= SEEDS and name != WARM and rank(runs) > rank(before):
             best[env_id, name] = runs
@@ -351,15 +375,16 @@ def apart(records: list[dict]) -> str:
     of processor: ENOUGH or more. A row an environment and pair."""
     best, rows = of_most_seeds(records), []
     for env_id, name in best:
-        one, two = best[env_id, name], best.get((env_id, name.replace("eager", "fast")), [])
-        if name.endswith("eager") and two and one[0]["cpu"] == two[0]["cpu"]:
+        script, _, version = name.partition(", ")
+        one, two = best[env_id, name], best.get((env_id, f"{script}, fast"), [])
+        if version.startswith("eager") and two and one[0]["cpu"] == two[0]["cpu"]:
             a, b = values(two, "mean_return"), values(one, "mean_return")
             if min(len(a), len(b)) >= ENOUGH and len({*a, *b}) > 1:
                 low, high = (short(x, 100) for x in bootstrap(difference, a, b))
                 found = f"{difference(a, b):+,.0f} [{low} to {high}]"
                 seeds = str(len(a)) if len(a) == len(b) else f"{len(b)} and {len(a)}"
-                script = name.partition(",")[0]
-                rows.append([env_id, script, found, f"{permutation_p(a, b):.2f}", seeds])
+                shown = [env_id, name.replace(", eager", ""), found]
+                rows.append([*shown, f"{permutation_p(a, b):.2f}", seeds])
     header = ["environment", "script", "eager minus fast [95% interval]", "p", "seeds each"]
     return rows_of(header, rows, text=2)
 

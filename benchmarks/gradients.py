@@ -85,24 +85,30 @@ def probed(train_epoch, eager: dict, found: list):
     """train_epoch, a step at a time: adds of each minibatch the errors of eager and of compiled
     gradients to `found`, as (norm, part along the gradient) each."""
 
-    def gradient(agent, more, mb_inds):
-        """The eager script's, of a copy of the agent's weights; draws no random number."""
-        agent.zero_grad()
+    copies: list = []  # the eager script's agents, in float32 and in float64
+
+    def gradient(at, more, mb_inds):
+        """The eager script's, by one of the copies."""
+        copies[at].zero_grad()
         with torch.random.fork_rng(devices=[]):
-            eager["compute_gradients"](agent, *more, mb_inds)
-        return flat(agent)
+            eager["compute_gradients"](copies[at], *more, mb_inds)
+        return flat(copies[at])
 
     def step_by_step(agent, optimizer, *more):
         *more, b_inds = more
-        main, losses = train_epoch.__globals__, []
-        takes = eager["Agent"].__init__.__code__.co_argcount - 1  # envs, and in ppo_trxl args
+        if not copies:
+            main = train_epoch.__globals__
+            takes = eager["Agent"].__init__.__code__.co_argcount - 1  # envs, and in ppo_trxl args
+            with torch.random.fork_rng(devices=[]):
+                copies.append(eager["Agent"](*(main["envs"], main["args"])[:takes]))
+            copies.append(copy.deepcopy(copies[0]).double())
+        losses = []
         for mb_inds in b_inds:
-            plain = eager["Agent"](*(main["envs"], main["args"])[:takes])
-            plain.load_state_dict(agent.state_dict())
-            exact = copy.deepcopy(plain).double()
-            rounded = gradient(plain, more, mb_inds)
+            for one in copies:
+                one.load_state_dict(agent.state_dict())
+            rounded = gradient(0, more, mb_inds)
             with mock.patch.object(torch.Tensor, "float", torch.Tensor.double):  # pixels, a count
-                truth = gradient(exact, [double(x) for x in more], mb_inds)
+                truth = gradient(1, [double(x) for x in more], mb_inds)
             losses.append(train_epoch(agent, optimizer, *more, mb_inds[None]))
             errors = [(grad - truth) / truth.norm() for grad in (rounded, flat(agent))]
             along = truth / truth.norm()
@@ -113,8 +119,8 @@ def probed(train_epoch, eager: dict, found: list):
 
 
 def gradient_errors(name: str, flags: list[str]) -> dict:
-    """Medians of the errors' norms; means of their parts along the gradient, and how far these may
-    be off (standard errors)."""
+    """Medians of the errors' norms, and the largest; means of their parts along the gradient, and
+    how far these may be off (standard errors)."""
     found: list = []
     eager = runpy.run_path(str(ROOT / "ppo" / f"{name}.py"))
     start = {"probed": probed, "eager": eager, "found": found}
@@ -131,6 +137,7 @@ def gradient_errors(name: str, flags: list[str]) -> dict:
     return {
         "minibatches": len(found),
         "errors": norms.median(0).values.tolist(),
+        "largest": norms.max(0).values.tolist(),
         "along": along.mean(0).tolist(),
         "along_se": (along.std(0) / len(found) ** 0.5).tolist(),
     }

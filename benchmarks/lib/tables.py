@@ -42,7 +42,7 @@ from lib.choose import (
 )
 from lib.pairs import PAIRS
 from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
-from lib.records import pair, part
+from lib.records import code, pair, part
 from lib.stats import (
     bootstrap,
     difference,
@@ -637,17 +637,29 @@ def recipe_commands() -> str:
 
 
 def gradients_table(records: list[dict]) -> str:
-    """How far gradients are from those in float64, and what roundings grow to in a run: the newest
-    record of each pair."""
+    """How far gradients are from those in float64, and then what roundings grow to in a run: the
+    newest record of each pair."""
     newest = {r["pair"]: r for r in sorted(records, key=lambda r: r["date"])}
-    rows = []
-    for name in PAIRS:
-        if name in newest:
-            r = newest[name]
-            cells = [f"{1e7 * x:.2g}" for x in r["errors"]]
-            each = zip(r["along"], r["along_se"], strict=True)
-            cells += [f"{1e7 * x:+.1g} ± {1e7 * se:.1g}" for x, se in each]
-            cells += [f"{x:.1e}" for x in r["departures"]]
-            rows.append([f"`{name}`", str(r["minibatches"]), *cells])
+    shown = [newest[name] for name in PAIRS if name in newest]
+    if not shown:
+        return ""
+    errors, far = [], []
+    for r in shown:
+        sides = zip(r["errors"], r["largest"], strict=True)
+        row = [f"{1e7 * x:.2g} ({1e7 * most:.2g})" for x, most in sides]
+        each = zip(r["along"], r["along_se"], strict=True)
+        row += [f"{1e7 * x:+.1g} ± {1e7 * se:.1g}" for x, se in each]
+        errors.append([f"`{r['pair']}`", str(r["minibatches"]), *row])
+        far.append([f"`{r['pair']}`", *(f"{x:.2g}" for x in r["departures"])])
     header = ["script", "minibatches", "eager", "compiled", "eager, along", "compiled, along"]
-    return rows_of([*header, "compiled run", "eager run, moved"], rows) if rows else ""
+    apart = ["script", "a compiled run", "an eager run, first weights moved"]
+    how = f"*{machine(shown[0])}, {when(shown)}{commits_of_old_pairs(shown)}.*"
+    return f"{rows_of(header, errors)}\n\n{rows_of(apart, far)}\n\n{how}"
+
+
+def commits_of_old_pairs(records: list[dict]) -> str:
+    """The commits of records whose two scripts have changed since; empty if none has."""
+    names = [(r["pair"], f"{r['pair']}_torchcompile") for r in records]
+    old = [r for r, two in zip(records, names, strict=True) if r["code"] != [code(x) for x in two]]
+    commits = ", ".join(sorted({r["commit"] for r in old}))
+    return f"; by the scripts of commit {commits}" * bool(old)

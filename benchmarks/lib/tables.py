@@ -148,6 +148,8 @@ def speeds(sessions: list[list[dict]]) -> str:
     how = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
     how += commits_of_old(shown, "; by the scripts of commit {}")
     how += moved(sessions)
+    single = [f"`{same[0]['pair']}`" for same in sessions if rounds(same) == "1"]
+    how += f"; a single round of {', '.join(single)}" * (single != [] and len(sessions) > 1)
     uneven = []
     for same in sessions:
         for name, runs in of_systems(same).items():

@@ -408,7 +408,10 @@ def test_a_wrong_gradient_is_seen(name, monkeypatch):
                 parameter.grad *= 1.01
         return norm
 
+    assert found["flipped"] == [0, 0]
     monkeypatch.setattr(nn.utils, "clip_grad_norm_", longer)
+    assert gradients.gradient_errors(name, few)["flipped"] == [8, 8]
+    monkeypatch.setattr(gradients, "FLIPPED", 1.0)
     found = gradients.gradient_errors(name, few)
     for field in ("errors", "along", "largest"):
         assert found[field] == pytest.approx([0.01, 0.01], rel=0.02), field

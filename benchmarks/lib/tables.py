@@ -651,9 +651,11 @@ def gradients_table(records: list[dict]) -> str:
         row = [f"{1e7 * x:.2g} ({1e7 * most:.2g})" for x, most in sides]
         each = zip(r["along"], r["along_se"], strict=True)
         row += [f"{1e7 * x:+.1g} ± {1e7 * se:.1g}" for x, se in each]
+        row += ["; ".join(map(str, r["flipped"]))]
         errors.append([f"`{r['pair']}`", str(r["minibatches"]), *row])
         far.append([f"`{r['pair']}`", *(f"{x:.2g}" for x in r["departures"])])
     header = ["script", "minibatches", "eager", "compiled", "eager, along", "compiled, along"]
+    header += ["on an edge: eager; compiled"]
     apart = ["script", "a compiled run", "an eager run, first weights moved"]
     how = f"*{machine(shown[0])}, {when(shown)}{commits_of_old_pairs(shown)}.*"
     return f"{rows_of(header, errors)}\n\n{rows_of(apart, far)}\n\n{how}"

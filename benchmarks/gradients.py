@@ -143,7 +143,7 @@ def gradient_errors(name: str, flags: list[str]) -> dict:
         numbers = {
             "flipped": len(side) - len(norms),
             "errors": float(norms.median()),
-            "largest": float(norms.max()),
+            "largest": max(norms.tolist(), default=float("nan")),
             "along": float(along.mean()),
             "along_se": float(along.std() / len(along) ** 0.5),
         }

@@ -87,6 +87,7 @@ def parts(folder: Path) -> dict[str, str]:
         "speedup": together and tables.speedup(together),
         "break_even": together and tables.break_even(together),
         "devices": gpu and tables.devices(gpu, together),
+        "small": gpu and tables.small(gpu),
         "which": tables.which(learning),
         "speeds": together and tables.speeds(together),
         "returns": learning and tables.returns(learning),

@@ -566,7 +566,7 @@ if __name__ == "__main__":
             # subtle: a fork that changes act or Agent must change what is in NumPy, or is stopped:
             # from the same noise both draw the same actions
             mean, value, next_state = agent_numpy(weights, obs[0].numpy(), dones[0], host_state)
-            row = {key: rows[0].cpu() for key, rows in storage.items()}
+            row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
             row |= {"obs": obs[0], "dones": torch.from_numpy(dones[0]).float()}
             state = torch.get_rng_state()
             acted, acted_state = act(agent_inference, row, lstm_state)

@@ -44,7 +44,7 @@ def pytest_runtest_setup(item):
     from helpers import compile_kernels
 
     if "warp" in item.nodeid:
-        compile_kernels("HalfCheetah-v5")
+        compile_kernels("HalfCheetah-v5", "cuda" if item.get_closest_marker("gpu") else "cpu")
 
 
 def pytest_configure(config):

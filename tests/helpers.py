@@ -52,7 +52,7 @@ def load(name):
 
 
 @functools.cache
-def compile_kernels(env_id):
+def compile_kernels(env_id, device="cpu"):
     """Those of a task of MuJoCo Warp's, by one worker of pytest-xdist; the others wait, and load
     them."""
     script = load("ppo_continuous_action_warp")
@@ -60,7 +60,7 @@ def compile_kernels(env_id):
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        script.WarpVectorEnv(env_id, 2, torch.device("cpu")).reset()
+        script.WarpVectorEnv(env_id, 2, torch.device(device)).reset()
 
 
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
@@ -269,7 +269,8 @@ def random_storage(name, steps, envs, seed=0, like=None):
             obs_shape = like["obs"].shape[2:]
         obs = torch.randn((*shape, *obs_shape), generator=rng)
     if kind(name) == "continuous":
-        actions, level = torch.randn((*shape, 6), generator=rng), -1.4
+        size = 6 if like is None else like["actions"].shape[-1]
+        actions, level = torch.randn((*shape, size), generator=rng), -1.4
     else:
         choices = int(spaces(name).single_action_space.n)
         actions, level = torch.randint(0, choices, shape, generator=rng), -np.log(choices)

@@ -209,6 +209,8 @@ def has_played(main):
     bound = 1e-3 if main["mode"] in ("eager", "cudagraphs") else 1e-2
     bound = 1e-1 if "bfloat16" in main["mode"] else bound
     state = [main["initial_lstm_state"]] if "initial_lstm_state" in main else []
+    if main.get("numpy_acting"):  # in float32, not in TF32
+        torch.set_float32_matmul_precision("highest")
     for step in range(steps):
         row = {key: rows[step] for key, rows in storage.items()}
         with torch.no_grad():
@@ -218,6 +220,7 @@ def has_played(main):
             logprobs = probs.log_prob(row["actions"])
         torch.testing.assert_close(row["values"], values, rtol=bound, atol=bound)
         torch.testing.assert_close(row["logprobs"], logprobs, rtol=bound, atol=bound)
+    torch.set_float32_matmul_precision("high")
 
 
 def will_learn(main):

@@ -1,5 +1,6 @@
 """What the records say, as Markdown tables and sentences."""
 
+import itertools
 import math
 import re
 from statistics import median
@@ -224,7 +225,11 @@ def devices(gpu: list[dict], together: list[list[dict]]) -> str:
         CLEANRL: (CLEANRL, CLEANRL),
         NAMES["simulator"]: ("simulator", "simulator"),
     }
-    sessions = [same for same in newest(gpu) if same[0]["num_envs"] == 8]
+    on_eight = [r for r in gpu if (r["pair"], r["num_envs"]) == ("ppo_atari_envpool", 8)]
+    sessions = [  # of each GPU the one of most systems, of these the newest
+        max(groups(same, "session").values(), key=lambda x: (len(x), x[0]["session"]))
+        for same in groups(on_eight, *MACHINE).values()
+    ]
     cpu = [same for same in together if same[0]["pair"] == "ppo_atari_envpool"]
     header, rows, how = ["Breakout, 8 games"], {name: [name] for name in systems}, []
     for same in sorted(sessions, key=lambda x: x[0]["date"]) + cpu:
@@ -244,6 +249,26 @@ def devices(gpu: list[dict], together: list[list[dict]]) -> str:
         ran = f"{name}{beside}: {n} round{'s' * (n != '1')}, {when(same)}"
         how.append(ran + commits_of_old(same, ", by the scripts of commit {}"))
     return f"{rows_of(header, list(rows.values()))}\n\n*{'; '.join(how)}.*"
+
+
+def small(gpu: list[dict]) -> str:
+    """Scripts of small networks on a GPU and on the CPU beside it: steps/s."""
+    sides = {  # what the record of a fast version and that of an eager one are called
+        "on the GPU": ("_torchcompile:compile+cudagraphs", ""),
+        "on its CPU": ("_torchcompile:compile+no-cuda", ":no-cuda"),
+    }
+    header, rows, shown = ["script"], [], []
+    for side in sides:
+        header += [f"{what} {side}" for what in (FAST_VERSION, EAGER_VERSION)]
+    for (name,), same in groups([r for r in gpu if "atari" not in r["pair"]], "pair").items():
+        rows.append([f"`{name}`"])
+        for end in itertools.chain(*sides.values()):
+            runs = [r for r in same if r["variant"] == name + end]
+            rows[-1].append(f"{sps(runs):,.0f}" if runs else "")
+            shown += runs
+    how = f"{machine(shown[0])}, {cores(shown[0]['cores'])} for each run; {rounds(shown)} round, "
+    how += when(shown) + commits_of_old(shown, ", by the scripts of commit {}")
+    return f"{rows_of(header, rows)}\n\n*{how}.*"
 
 
 def took(runs: list[dict]) -> str:

@@ -12,6 +12,7 @@ statistics: `deterministic: mean M, std S, 20 episodes`. One thread.
 
 import argparse
 import time
+from functools import partial
 
 import torch
 from torch import nn
@@ -68,6 +69,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--total-timesteps", type=int, default=1_000_000)
     args = parser.parse_args()
+    import gymnasium as gym
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -95,8 +97,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     flags = dict(ZOO[args.env_id])
-    envs = make_vec_env(args.env_id, flags.pop("n_envs"), seed=args.seed)
-    eval_envs = make_vec_env(args.env_id, 1, seed=10_000)  # the same episodes for each seed
+    # by name make_vec_env would have pictures drawn: LunarLander then simulates its flames as well
+    make_env = partial(gym.make, args.env_id)
+    envs = make_vec_env(make_env, flags.pop("n_envs"), seed=args.seed)
+    eval_envs = make_vec_env(make_env, 1, seed=10_000)  # the same episodes for each seed
     if flags.pop("normalize", False):
         envs = VecNormalize(envs, gamma=flags["gamma"])
         eval_envs = VecNormalize(eval_envs, training=False, norm_reward=False)

@@ -53,8 +53,8 @@ def load(name):
 
 @functools.cache
 def compile_kernels(env_id, device="cpu"):
-    """Those of a task of MuJoCo Warp's, by one worker of pytest-xdist; the others wait, and load
-    them."""
+    """Those of a task of MuJoCo Warp's, for a device, by one worker of pytest-xdist; the others
+    wait, and load them."""
     script = load("ppo_continuous_action_warp")
     folder = Path(script.wp.config.kernel_cache_dir)
     folder.mkdir(parents=True, exist_ok=True)

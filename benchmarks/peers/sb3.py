@@ -5,10 +5,11 @@
 Its hyper-parameters are the script's. Prints `global_step=N, episodic_return=X` after each episode,
 X the sum of raw rewards, and `SPS: x` after each iteration: the steps/s so far, from the fourth on
 after the same burn-in as the scripts have. Networks, batch sizes, epochs and clipping are the same;
-it has its own value loss and its own environment loop, and on EnvPool and ALE it trains on the rows
-that are no transition. RecurrentPPO has one LSTM for actor and critic, as large as the script's,
-and no layer before it on vectors; with one minibatch its sequences are the script's. Several agents
-come by SuperSuit's vector environment; they all have to end together.
+vf_coef is halved, as its value loss lacks the factor of 0.5. It has its own environment loop, and
+on EnvPool and ALE it trains on the rows that are no transition. RecurrentPPO has the script's
+networks, with PyTorch's initialisation of an LSTM; on pixels its critic reads the actor's LSTM and
+sends no gradient into it. With one minibatch its sequences are the script's. Several agents come by
+SuperSuit's vector environment; they all have to end together.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+
+from torch import nn
 
 
 class Masks(gym.Wrapper):
@@ -47,11 +50,13 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int)
     parser.add_argument("--total-timesteps", type=int)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--norm-adv", action=argparse.BooleanOptionalAction)
     given = parser.parse_args()
     try:
         from sb3_contrib import MaskablePPO, RecurrentPPO
         from stable_baselines3 import PPO
         from stable_baselines3.common.callbacks import BaseCallback
+        from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
         from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
     except ImportError:
         sys.exit("needs sb3-contrib: pip install -r requirements/requirements-bench.txt")
@@ -100,6 +105,16 @@ def main() -> None:
 
         def env_is_wrapped(self, wrapper, indices=None):
             return [False] * self.num_envs
+
+    class Layer(BaseFeaturesExtractor):
+        """The layer that stands before the LSTM in the script's networks."""
+
+        def __init__(self, space):
+            super().__init__(space, 64)
+            self.layer = nn.Linear(*space.shape, 64)
+
+        def forward(self, obs):
+            return self.layer(obs).tanh()
 
     class Printer(BaseCallback):
         """Prints returns, and steps/s since the clock was last set: at the start and after the
@@ -152,9 +167,12 @@ def main() -> None:
     algorithm = MaskablePPO if hasattr(script, "action_masks") else PPO
     network = None
     if hasattr(script, "LSTM"):
-        algorithm, size = RecurrentPPO, 128 if policy == "Cnn" else 64
-        network = {"lstm_hidden_size": size, "shared_lstm": True, "enable_critic_lstm": False}
-        network["net_arch"] = []
+        algorithm, network = RecurrentPPO, {"net_arch": []}
+        if policy == "Cnn":
+            network |= {"lstm_hidden_size": 128, "shared_lstm": True, "enable_critic_lstm": False}
+        else:  # a network each for actor and critic
+            network |= {"lstm_hidden_size": 64, "features_extractor_class": Layer}
+            network["share_features_extractor"] = False
     model = algorithm(
         f"{policy}{'Lstm' if network else ''}Policy",
         envs,
@@ -169,7 +187,7 @@ def main() -> None:
         clip_range_vf=args.clip_coef if args.clip_vloss else None,
         normalize_advantage=args.norm_adv,
         ent_coef=args.ent_coef,
-        vf_coef=args.vf_coef,
+        vf_coef=args.vf_coef / 2,
         max_grad_norm=args.max_grad_norm,
         seed=args.seed,
         device="auto" if policy == "Cnn" else "cpu",  # as SB3 advises for small networks

@@ -83,7 +83,6 @@ def parts(folder: Path) -> dict[str, str]:
         "claim": claim,
         "thesis": thesis,
         "commands": learning and tables.thesis_commands(learning),
-        "pays": learning and tables.pays(learning),
         "speedup": together and tables.speedup(together),
         "break_even": together and tables.break_even(together),
         "devices": gpu and tables.devices(gpu, together),

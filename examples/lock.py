@@ -13,7 +13,7 @@ import numpy as np
 
 class Lock(gym.Env):
     """Observations (size + 1,) float32: the position, one-hot, the last one when it is open. The
-    combination hangs on a seed of its own: it is the same in all episodes and runs."""
+    combination depends on a seed of its own: it is the same in all episodes and runs."""
 
     def __init__(self, size: int = 20, keys: int = 4, combination_seed: int = 42):
         self.size = size

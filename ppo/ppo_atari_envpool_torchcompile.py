@@ -508,7 +508,7 @@ if __name__ == "__main__":
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            # fast, CUDA graph: train_epoch in one launch
+            # fast, CUDA graph: train_epoch in one launch; without a graph it is called
             losses.append(run_epoch(b_inds))
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync

@@ -417,7 +417,7 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         dones[0] = dones[T]
         for step in range(T):
-            action = act(agent, obs[step])  # sync: a Normal checks its deviation
+            action = act(agent, obs[step])  # sync: torch.normal checks its std
             actions[step] = action
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)

@@ -435,7 +435,7 @@ if __name__ == "__main__":
             obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
             dones[0, anew] = episode_returns[anew] = episode_lengths[anew] = 0
         for step in range(T):
-            action = act(agent, obs[step])  # sync: a Normal checks its deviation
+            action = act(agent, obs[step])  # sync: torch.normal checks its std
             actions[step] = action
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)

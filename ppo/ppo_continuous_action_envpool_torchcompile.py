@@ -34,7 +34,7 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # ///
 import argparse
 
-# fast, both: the agent that acts is a copy
+# fast, both: a copy of the agent has the weights that act
 import copy
 import json
 import os
@@ -490,7 +490,7 @@ if __name__ == "__main__":
             obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
             dones[0, anew] = episode_returns[anew] = episode_lengths[anew] = 0
         # fast, both: weights and noise are fetched once a rollout. The noise is drawn row by row,
-        # as probs.sample() would, so that it is the same
+        # as probs.sample() draws it: the same seed brings the same actions
         if numpy_acting:
             agent_inference.load_state_dict(agent.state_dict())  # sync
             for row in noise:
@@ -512,7 +512,7 @@ if __name__ == "__main__":
                 mean = actor_numpy(layers, obs[step].numpy())
                 action = torch.from_numpy(mean + scaled_noise[step])
             else:
-                action = act(agent, obs[step])  # sync: a Normal checks its deviation
+                action = act(agent, obs[step])  # sync: torch.normal checks its std
             actions[step] = action
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
@@ -562,7 +562,7 @@ if __name__ == "__main__":
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            # fast, CUDA graph: train_epoch in one launch
+            # fast, CUDA graph: train_epoch in one launch; without a graph it is called
             losses.append(run_epoch(b_inds))
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync

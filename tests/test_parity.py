@@ -263,9 +263,11 @@ def test_a_fork_of_the_agent_does_not_act_otherwise(name, fork, tmp_path, monkey
 
 @pytest.mark.parametrize("name", IN_NUMPY)
 def test_a_fork_of_acting_does_not_act_otherwise(name, tmp_path, monkeypatch):
-    """Who changes act, here to the most likely action, and not what acts in NumPy is told so."""
+    """Who changes act, here to the most likely action, and not what acts in NumPy is told so: with
+    one environment, too, whose one action a rollout must show it."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
     edit = replace("probs.sample()", "probs.mode", after="def act(")
     flags = [*job(name), "--compile", "--total-timesteps", 10**6]
+    flags += ["--num-envs", 1, "--num-minibatches", 1]
     with pytest.raises(AssertionError, match="what acts is not act"):
         run_main(name, *flags, runs_dir=tmp_path / "fork", edit=edit)

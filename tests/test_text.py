@@ -146,6 +146,29 @@ def test_an_agent_acts_in_a_program_of_ones_own(name, tmp_path, monkeypatch):
     assert np.isfinite(found["obs"]).all()
 
 
+@pytest.mark.parametrize("name", ["ppo", "ppo_torchcompile", "ppo_continuous_action"])
+def test_the_edits_for_an_environment_of_ones_own(name, tmp_path):
+    """The guide's two diffs: with a process for each environment what is learned is the same, and
+    the best policy is kept."""
+    section = GUIDE[GUIDE.index("## An environment of your own") : GUIDE.index("## Tuning")]
+    processes, best = re.findall(r"```diff\n(.+?)```", section, re.DOTALL)
+    kind = "Pendulum" if "continuous" in name else "CartPole"
+    flags = [*TINY, "--env-id", f"my_envs:Hidden{kind}-v1", "--total-timesteps", 2000]
+    flags += ["--checkpoint-interval", 1]
+    plain = run_main(name, *flags, runs_dir=tmp_path / "plain")
+    edited = run_main(
+        name,
+        *flags,
+        runs_dir=tmp_path / "edited",
+        edit=lambda text: patched(patched(text, processes), best),
+    )
+    assert type(edited.envs).__name__ == "AsyncVectorEnv"
+    for key, weights in plain.agent.state_dict().items():
+        assert torch.equal(edited.agent.state_dict()[key], weights), key
+    kept = torch.load(f"{edited.run_dir}/best/checkpoint.pt", weights_only=True)
+    assert np.mean(kept["episodic_returns"][-100:]) == edited.best >= edited.mean_return
+
+
 def test_the_timeline_is_what_runs(tmp_path, monkeypatch, capsys):
     """The guide's program prints the rows that stand below it, and they obey its formulas."""
     program, *_ = PROGRAMS

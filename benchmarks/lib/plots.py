@@ -35,7 +35,7 @@ from matplotlib.transforms import blended_transform_factory
 ORANGE, SKY, GREEN, BLUE, RED, GREY = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #666666".split()
 COLOURS = {EAGER: ORANGE, COMPILE: BLUE, BFLOAT16: GREEN}
 OURS = {EAGER_VERSION: SKY, FAST_VERSION: BLUE, f"{FAST_VERSION}, bfloat16": BLUE}
-FAST_PARALLEL, EAGER_PARALLEL = IN_PARALLEL
+FAST_PARALLEL, EAGER_PARALLEL, SB3_PARALLEL = IN_PARALLEL
 LINES = {  # method: colour, line; a broken line has hyper-parameters of its own
     FAST_VERSION: (BLUE, "-"),
     EAGER_VERSION: (SKY, "-"),
@@ -44,6 +44,7 @@ LINES = {  # method: colour, line; a broken line has hyper-parameters of its own
     CLEANRL: (ORANGE, "-"),
     FAST_PARALLEL: (BLUE, "--"),
     EAGER_PARALLEL: (SKY, "--"),
+    SB3_PARALLEL: (GREY, "--"),
 }
 matplotlib.rcParams.update({"font.size": 11, "axes.titlesize": 11, "axes.titlelocation": "left"})
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})

@@ -119,7 +119,7 @@ def of_systems(same: list[dict]) -> dict[str, list[dict]]:
     found = {name: runs for name, (runs, _) in columns(same, sps).items()}
     names = {EAGER: EAGER_VERSION, COMPILE: FAST_VERSION, BFLOAT16: f"{FAST_VERSION}, bfloat16"}
     order = [EAGER, COMPILE, BFLOAT16, SB3, CLEANRL, LEANRL, f"{LEANRL} --compile"]
-    # beside 64 environments they have no script
+    # beside 64 environments CleanRL and LeanRL have no script
     order = order[:4] if same[0]["pair"] == MANY else order
     return {names.get(name, name): found[name] for name in order if name in found}
 
@@ -334,24 +334,6 @@ def thesis_commands(records: list[dict]) -> str:
     runs = [r for found in minutes(records).values() for same in found.values() for r in same]
     commands = dict.fromkeys(r["session_command"] for r in runs)
     return "```bash\n" + "\n".join(commands) + "\n```"
-
-
-def pays(records: list[dict]) -> str:
-    """From which number of steps on compiling pays with 64 environments."""
-    panels = minutes(records)
-    if not panels:
-        return ""
-    env_id, methods = next(iter(panels.items()))
-    fast, eager = (methods.get(name) for name in IN_PARALLEL)
-    if not fast or not eager:
-        return ""
-    wait = median(values(fast, "startup_s")) - median(values(eager, "startup_s"))
-    gained = 1 / sps(eager) - 1 / sps(fast)  # seconds a step
-    text = f"With 64 environments and {env_id} on one core, compiling takes {wait:.0f} s at the "
-    text += "start. "
-    if gained <= 0:
-        return f"{text}The fast version is then no faster."
-    return f"{text}It pays from {wait / gained / 1e6:.2g}M steps on."
 
 
 def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:

@@ -108,7 +108,8 @@ def blocks(records: list[dict], table, says=lambda _: "") -> str:
     found = []
     for same in newest(records):
         if text := table(same):
-            how = f"medians of {rounds(same)} interleaved rounds"
+            n = rounds(same)
+            how = "one round" if n == "1" else f"medians of {n} interleaved rounds"
             title = f"`{same[0]['pair']}`, environments: {same[0]['num_envs']}. {says(same)}"
             found.append(f"{title.strip()}\n\n{text}\n\n{caption(same, how)}")
     return "\n\n".join(found)

@@ -89,6 +89,8 @@ def main() -> None:
             for i in np.flatnonzero(over | truncated):
                 infos[i]["episode"] = {"r": self.returns[i], "l": 0}
                 self.returns[i] = 0
+            for i in np.flatnonzero(truncated & ~terminated):  # SB3 bootstraps from these
+                infos[i] |= {"TimeLimit.truncated": True, "terminal_observation": obs[i]}
             return obs, rewards, terminated | truncated, infos
 
         def close(self):
@@ -166,6 +168,8 @@ def main() -> None:
         envs = VecNormalize(envs, gamma=args.gamma)
     algorithm = MaskablePPO if hasattr(script, "action_masks") else PPO
     network = None
+    if given.script == "ppo_continuous_action_envpool":  # the others begin with 0, as SB3 does
+        network = {"log_std_init": script.Agent(envs.venv.envs).actor_logstd[0, 0].item()}
     if hasattr(script, "LSTM"):
         algorithm, network = RecurrentPPO, {"net_arch": []}
         if policy == "Cnn":
@@ -174,7 +178,7 @@ def main() -> None:
             network |= {"lstm_hidden_size": 64, "features_extractor_class": Layer}
             network["share_features_extractor"] = False
     model = algorithm(
-        f"{policy}{'Lstm' if network else ''}Policy",
+        f"{policy}{'Lstm' if algorithm is RecurrentPPO else ''}Policy",
         envs,
         policy_kwargs=network,
         learning_rate=lambda remaining: remaining * args.learning_rate,

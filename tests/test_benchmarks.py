@@ -452,6 +452,11 @@ def test_returns_of_all_systems():
     assert rows(found + elsewhere)[0][2:] == ["200 ± 0", "3", "Q, 2026-01-03"]
     elsewhere = learning(EAGER, *[300.0] * 8, cpu="R", **million | {"date": "2026-01-01"})
     assert rows(found + elsewhere)[0][2:] == ["300 ± 0", "8", "R, 2026-01-01"]
+    parallel = learning("sb3", *[9.0] * 4, pair=choose.MANY, **million)
+    assert [row[1:4] for row in rows(found + parallel)[2:4]] == [
+        ["Stable-Baselines3", "1.0 ± 1.0", "3"],
+        ["Stable-Baselines3, 64 environments", "9.0 ± 0.0", "4"],
+    ]
 
 
 def test_seeds_as_one_curve():

@@ -341,6 +341,7 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     """{(environment, system): its runs} after as many steps as CleanRL has published, by default
     flags: those of the machine with most seeds, SEEDS or more; of as many the newest."""
     best: dict[tuple, list[dict]] = {}
+    methods = {key: name for name, key in (MINUTES | IN_PARALLEL).items()}
 
     def rank(runs):
         return len(runs), max((r["date"] for r in runs), default="")
@@ -352,7 +353,7 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
         steps = PUBLISHED.get(env_id, (0, 0, 0))[2]
         same = sorted((r for r in same if r["total_timesteps"] == steps), key=lambda r: r["date"])
         runs = list({r["seed"]: r for r in same}.values())  # of one made twice the last
-        name = NAMES.get(variant, variant)
+        name = methods.get((of_pair, variant), NAMES.get(variant, variant))
         if variant.startswith("ppo"):
             script, mode, flags = part(variant)
             if flags or mode not in ("", "compile") or (script != of_pair) != (mode == "compile"):

@@ -7,8 +7,8 @@ A fast script runs with --compile on the CPU. For each of its minibatches the ea
 the gradient too, from the same weights and rows, in float32 and in float64. Two numbers a
 minibatch: the error's norm over that of the gradient in float64, and the error's part along that
 gradient, over the same norm, which is 0 on average where rounding has no bias. Where a row lies on
-the edge of a clip, a rounding decides whether it has a gradient, and the minibatch errs by per
-cents: those beyond FLIPPED are counted, and are in no other number.
+the edge of a clip, a rounding decides whether it has a gradient, and the minibatch errs by far
+more: those beyond FLIPPED are counted, and are in no other number.
 
 Then three runs with one seed: the eager script, the fast one with --compile, and the eager script
 with each first weight moved to the next float32. How far are the last two from the first one at

@@ -9,7 +9,7 @@
     python benchmarks/learning.py --summary                 # what the records say, and no run
 
 A run that has a record is not run again. Each adds a line to results/learning.jsonl: all of its
-summary.json, the command, the commit, and its curve, `curve`, a list of at most 200 points
+summary.json, the command, the commit, and its curve, `curve`, a list of some 200 points
 (environment steps, seconds since the start of the process, mean return of the games that ended
 since the last point). With --until STEPS a run that is to take --total-timesteps is ended by
 SIGTERM once it has got there: its schedule is that of the whole run. With --runs-dir FOLDER and
@@ -73,7 +73,7 @@ from tqdm import tqdm
 
 BOTH = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
 MUJOCO = ["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"]
-POINTS = 200  # of a curve, at most
+POINTS = 200  # of a curve, about
 PLAYED = re.compile(r"deterministic: mean (\S+), std (\S+), (\d+) episodes")
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.e]+)")
 

@@ -1,4 +1,4 @@
-"""Fills the pages from the records and the scripts: no table, tree or plot is typed by hand.
+"""Fills the pages from the records and the scripts: tables, the tree and plots.
 
     python benchmarks/report.py             # fills the marked parts of the pages, makes the plots
     python benchmarks/report.py --check     # changes nothing; status 1 if a page is out of date

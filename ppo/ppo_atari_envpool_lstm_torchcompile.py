@@ -60,7 +60,7 @@ from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 
@@ -264,7 +264,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
     logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
@@ -417,8 +417,8 @@ if __name__ == "__main__":
 
     # agent and optimizer; fused: one kernel steps all parameters
     agent = Agent(envs).to(device)
-    # fast, CUDA graph: a second agent acts. It shares the memory of the first one's weights but has
-    # no gradients: these belong to the graph of training
+    # fast, CUDA graph: a second agent acts, without a graph too. It shares the memory of the first
+    # one's weights but has no gradients: these belong to the graph of training
     agent_inference = copy.deepcopy(agent)
     from_module(agent).data.to_module(agent_inference)
     # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
@@ -585,7 +585,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N environments that start together, short episodes end first
+        # at least N: of N episodes that start together, the short ones end first
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

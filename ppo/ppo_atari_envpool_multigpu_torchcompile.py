@@ -55,7 +55,7 @@ from tqdm import tqdm
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # imported once the group is made, it would keep the group alive
+import torch.distributed.nn  # before the group is made: else its defaults keep the group alive
 import torch.nn as nn
 import torch.optim as optim
 
@@ -66,7 +66,7 @@ from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 # torchrun tells each process which one it is; without torchrun there is one
 RANK, LOCAL_RANK = (int(os.environ.get(name, 0)) for name in ("RANK", "LOCAL_RANK"))
@@ -103,7 +103,7 @@ class Args:
     anneal_lr: bool = True  # decrease the learning rate linearly to 0
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalised advantage estimation
-    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs * num_steps
+    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs * num_steps / W
     update_epochs: int = 4  # epochs per rollout
     norm_adv: bool = True  # normalise advantages per minibatch
     clip_coef: float = 0.1  # the probability ratio is clipped to 1 ± clip_coef
@@ -137,7 +137,7 @@ def make_envs(args, seeds):
     1 and 2 would share all games but one.
     """
     options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}
-    options["num_threads"] = CORES
+    options["num_threads"] = CORES  # a rank has its share of the cores
     return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
 
@@ -228,7 +228,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
     logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
@@ -424,8 +424,8 @@ if __name__ == "__main__":
 
     # agent and optimizer; fused: one kernel steps all parameters
     agent = Agent(envs).to(device)
-    # fast, CUDA graph: a second agent acts. It shares the memory of the first one's weights but has
-    # no gradients: these belong to the graph of training
+    # fast, CUDA graph: a second agent acts, without a graph too. It shares the memory of the first
+    # one's weights but has no gradients: these belong to the graph of training
     agent_inference = copy.deepcopy(agent)
     from_module(agent).data.to_module(agent_inference)
     # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
@@ -447,7 +447,7 @@ if __name__ == "__main__":
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
 
-    # the same first weights on all ranks, then random numbers of each one's own
+    # the same first weights on all ranks and machines, then random numbers of each one's own
     for parameter in agent.parameters():
         dist.broadcast(parameter.data, 0)
     if W > 1:
@@ -608,7 +608,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N environments that start together, short episodes end first
+        # at least N: of N episodes that start together, the short ones end first
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

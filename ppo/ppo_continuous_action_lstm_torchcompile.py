@@ -62,7 +62,7 @@ from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
-torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 gym.logger.min_level = gym.logger.ERROR  # no warnings: v4 is old, but published tables used it
 
@@ -315,7 +315,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
     logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
@@ -513,7 +513,7 @@ if __name__ == "__main__":
     episode_returns = np.zeros(N)
     episode_lengths = np.zeros(N)
 
-    # fast, both: the loss in fused kernels, the LSTM in one call
+    # fast, both: the loss in fused kernels, the LSTM in one call; a CUDA graph captures the loop
     if args.compile:
         ppo_loss = torch.compile(ppo_loss)
         LSTM.fused = args.fused_lstm and not cudagraphs
@@ -526,7 +526,7 @@ if __name__ == "__main__":
     if cudagraphs:
         run_epoch = CudaGraphModule(run_epoch, warmup=3)
 
-    # fast, both: what acts is in the host's memory; on a CPU obs, actions and state are already
+    # fast, both: what acts is in the host's memory; on a CPU obs, actions and state are there
     if numpy_acting:
         agent_inference = copy.deepcopy(agent).cpu().requires_grad_(False)
         networks = agent_inference.actor_mean, agent_inference.critic
@@ -563,8 +563,8 @@ if __name__ == "__main__":
                 row.normal_()
             std = agent_inference.actor_logstd.exp()  # (1, A)
             scaled_noise = (noise.cpu() * std).numpy()  # sync
-            # subtle: a fork that changes act or Agent must change what is in NumPy, or is stopped:
-            # from the same noise both draw the same actions
+            # subtle: a fork that changes Agent, or what act draws, must do so in NumPy too, or is
+            # stopped: from the same noise both draw the same actions
             mean, value, next_state = agent_numpy(weights, obs[0].numpy(), dones[0], host_state)
             row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
             row |= {"obs": obs[0], "dones": torch.from_numpy(dones[0]).float()}
@@ -659,7 +659,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N environments that start together, short episodes end first
+        # at least N: of N episodes that start together, the short ones end first
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -60,7 +60,7 @@ from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
@@ -287,7 +287,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
     logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
@@ -478,7 +478,7 @@ if __name__ == "__main__":
     episode_returns = np.zeros(N)
     episode_lengths = np.zeros(N)
 
-    # fast, both: the loss in fused kernels, the LSTM in one call
+    # fast, both: the loss in fused kernels, the LSTM in one call; a CUDA graph captures the loop
     if args.compile:
         ppo_loss = torch.compile(ppo_loss)
         LSTM.fused = args.fused_lstm and not cudagraphs
@@ -491,7 +491,7 @@ if __name__ == "__main__":
     if cudagraphs:
         run_epoch = CudaGraphModule(run_epoch, warmup=3)
 
-    # fast, both: what acts is in the host's memory; on a CPU obs, actions and state are already
+    # fast, both: what acts is in the host's memory; on a CPU obs, actions and state are there
     if numpy_acting:
         agent_inference = copy.deepcopy(agent).cpu().requires_grad_(False)
         networks = agent_inference.actor, agent_inference.critic
@@ -527,8 +527,8 @@ if __name__ == "__main__":
             for row in noise:
                 row.exponential_()
             log_noise = noise.log().cpu().numpy()  # sync
-            # subtle: a fork that changes act or Agent must change what is in NumPy, or is stopped:
-            # from the same noise both draw the same actions
+            # subtle: a fork that changes Agent, or what act draws, must do so in NumPy too, or is
+            # stopped: from the same noise both draw the same actions
             logits, value, next_state = agent_numpy(weights, obs[0].numpy(), dones[0], host_state)
             logits = torch.from_numpy(logits).log_softmax(-1)
             with torch.no_grad():
@@ -620,7 +620,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N environments that start together, short episodes end first
+        # at least N: of N episodes that start together, the short ones end first
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -62,7 +62,7 @@ from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
@@ -295,7 +295,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
     logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
@@ -526,8 +526,8 @@ if __name__ == "__main__":
             for row in noise:
                 row.exponential_()
             log_noise = noise.log().cpu().numpy()  # sync
-            # subtle: a fork that changes act or Agent.policy must change what is in NumPy, or is
-            # stopped: from the same noise both draw the same actions
+            # subtle: a fork that changes Agent.policy, or what act draws, must do so in NumPy too,
+            # or is stopped: from the same noise both draw the same actions
             state = torch.get_rng_state()
             acted = act(agent_inference, obs[0])
             torch.set_rng_state(state)

@@ -50,7 +50,7 @@ import torch.optim as optim
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac".split()
@@ -236,7 +236,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
     logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
@@ -529,7 +529,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N environments that start together, short episodes end first
+        # at least N: of N episodes that start together, the short ones end first
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -60,7 +60,7 @@ from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-torch.set_float32_matmul_precision("high")  # TF32 where a GPU has it
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
@@ -68,7 +68,7 @@ LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_n
 
 @dataclass
 class Args:
-    """PPO for Gymnasium's environments with vector observations and discrete actions."""
+    """PPO with attention to earlier rows, for vectors and discrete actions on Gymnasium."""
 
     exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
     seed: int = 1  # of environments, network and sampling
@@ -156,7 +156,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 class Attention(nn.Module):
     """Each row reads from the rows before it and from itself, then passes a layer.
 
-    x (M, H), window (M, L, H), the rows before it, ages (M,), how many rows its episode had ->
+    x (M, H), window (M, L, H), the rows before it, ages (M,), how many are its episode's ->
     (M, H). Keys and values are these rows as they are: what W_k and W_v would do to L rows, query
     and out do to one. Keys have a learned vector for each lag, the distance in rows.
     """
@@ -277,7 +277,7 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
     rollout. Returns the loss, (), and the first six of LOSSES, (6,).
     """
     valid = mb["valid"]
-    # an autoreset row: its exp may be inf, and inf * 0 is nan
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
     logratio = (newlogprob - mb["logprobs"]) * valid
     ratio = logratio.exp()
 
@@ -520,8 +520,8 @@ if __name__ == "__main__":
             for row in noise:
                 row.exponential_()
             log_noise = noise.log().cpu().numpy()  # sync
-            # subtle: a fork that changes act or Agent must change what is in NumPy, or is stopped:
-            # from the same noise both draw the same actions
+            # subtle: a fork that changes Agent, or what act draws, must do so in NumPy too, or is
+            # stopped: from the same noise both draw the same actions
             seen = {"obs": obs[0].numpy(), "window": windows[0], "ages": ages[0]}
             logits, *found = agent_numpy(weights, *seen.values())
             logits = torch.from_numpy(logits).log_softmax(-1)
@@ -612,7 +612,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N environments that start together, short episodes end first
+        # at least N: of N episodes that start together, the short ones end first
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -137,9 +137,8 @@ def sitting(records: list[dict]) -> list[list[dict]]:
 def learned(records: list[dict]) -> list[list[dict]]:
     """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
     last. A variant is named with the flags that it would need today; `cut` are runs that were
-    ended before they had taken all steps. Left out is what is `superseded`: its script no longer
-    gives the same losses. Old runs of eager versions that had their learning rate in float64, where
-    the fast versions had float32, are kept apart: `learning_rate_dtype`."""
+    ended before they had taken all steps. Old runs of eager versions that had their learning rate
+    in float64, where the fast versions had float32, are kept apart: `learning_rate_dtype`."""
     records = [
         {
             **r,
@@ -148,7 +147,6 @@ def learned(records: list[dict]) -> list[list[dict]]:
             "cut": r["until"] is not None,
         }
         for r in records
-        if not r.get("superseded")
     ]
     names = (*TASK, "until", "variant", "seed", "learning_rate_dtype")
     runs = {r.get("run") or tuple(r.get(name) for name in names): r for r in records}

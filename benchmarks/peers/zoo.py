@@ -3,7 +3,7 @@
     python benchmarks/peers/zoo.py --env-id LunarLander-v3 --seed 1 --total-timesteps 1000000
 
 ZOO has those of https://github.com/DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml at commit
-00128b5d46, for the tasks of ppo/recipes.toml that take longest; what is not there is SB3's default.
+00128b5d46, for three tasks of ppo/recipes.toml; what is not there is SB3's default.
 The zoo tuned LunarLander-v2 and HalfCheetah-v3; the tasks here are their successors. Prints
 `global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, `SPS: x` after each
 iteration, and at the end what 20 episodes by the most likely actions came to, with frozen

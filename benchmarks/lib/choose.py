@@ -1,5 +1,6 @@
 """Which records a page shows, and the names under which they stand there."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from lib.pairs import PAIRS
@@ -134,11 +135,20 @@ def sitting(records: list[dict]) -> list[list[dict]]:
     return max(sets, key=lambda one: one[:2], default=(0, 0, []))[2]
 
 
-def learned(records: list[dict]) -> list[list[dict]]:
+def by_date(record: dict) -> str:
+    return record["date"]
+
+
+def by_speed(record: dict) -> tuple:
+    """As by_date, but of the others' runs, whose code stays, the quickest is last."""
+    return (1, record["date"]) if ours(record) else (0, -record["seconds"])
+
+
+def learned(records: list[dict], order: Callable = by_date) -> list[list[dict]]:
     """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
-    last. A variant is named with the flags that it would need today; `cut` are runs that were
-    ended before they had taken all steps. Old runs of eager versions that had their learning rate
-    in float64, where the fast versions had float32, are kept apart: `learning_rate_dtype`."""
+    last by `order`. A variant is named with the flags that it would need today; `cut` are runs that
+    were ended before they had taken all steps. Old runs of eager versions that had their learning
+    rate in float64, where the fast versions had float32, are kept apart: `learning_rate_dtype`."""
     records = [
         {
             **r,
@@ -149,12 +159,11 @@ def learned(records: list[dict]) -> list[list[dict]]:
         for r in records
     ]
     names = (*TASK, "until", "variant", "seed", "learning_rate_dtype")
-    runs = {r.get("run") or tuple(r.get(name) for name in names): r for r in records}
-    in_time = sorted(runs.values(), key=lambda r: r["date"])
-    runs = {tuple(r.get(name) for name in names): r for r in in_time}
+    runs = {r.get("run") or i: r for i, r in enumerate(records)}
+    runs = {tuple(r.get(name) for name in names): r for r in sorted(runs.values(), key=order)}
     found = [r for r in runs.values() if r["mean_return"] is not None]
-    order = ("pair", "env_id", "total_timesteps", "variant", "seed")
-    found.sort(key=lambda r: [r[name] for name in order])
+    columns = ("pair", "env_id", "total_timesteps", "variant", "seed")
+    found.sort(key=lambda r: [r[name] for name in columns])
     cases = groups(found, *TASK).values()
     return sorted(cases, key=lambda same: (same[0]["pair"], same[0]["env_id"], reach(same)))
 
@@ -209,12 +218,12 @@ def on_front(run: dict) -> bool:
     return found == wanted and not run["cut"]
 
 
-def million(records: list[dict]) -> list[dict]:
+def million(records: list[dict], order: Callable = by_date) -> list[dict]:
     """Finished runs of MINUTES_STEPS in MINUTES_ENVS by a method of MINUTES or IN_PARALLEL, with
     the method's name as `method`."""
     methods = {key: name for name, key in (MINUTES | IN_PARALLEL).items()}
     found = []
-    for same in learned(records):
+    for same in learned(records, order):
         for r in same:
             method = methods.get((r["pair"], r["variant"]))
             asked = r["env_id"] in MINUTES_ENVS and r["total_timesteps"] == MINUTES_STEPS
@@ -231,8 +240,9 @@ def last_sitting(runs: list[dict]) -> list[dict]:
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
     """{environment: {method: its runs}} on the machine of the newest run and with its versions of
-    libraries, each with a core to itself; of the seeds that all methods, but for WARM, ran, of a
-    seed that was run twice the newest."""
+    libraries, each with a core to itself; of the seeds that all methods, but for WARM, ran. Of a
+    seed that was run twice the newest; of the other systems' the quickest, as other work on the
+    machine only slows a run."""
     runs = [r for r in million(records) if r["cores"] == 1]
     if not runs:
         return {}
@@ -244,7 +254,8 @@ def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
         same = all(versions[name] == last["versions"][name] for name in known)
         return same and all(r[x] == last[x] for x in MACHINE)
 
-    runs = sorted((r for r in runs if alike(r)), key=lambda r: r["date"])
+    runs = million([r for r in records if r["cores"] == 1 and alike(r)], by_speed)
+    runs.sort(key=by_speed)
     runs = list({(r["method"], r["env_id"], r["seed"]): r for r in runs}.values())
     ran = {
         seed: {found for found in groups(same, "method", "env_id") if found[0] != WARM}

@@ -122,6 +122,7 @@ def plot_minutes(records: list[dict]) -> Figure | None:
     seeds = sorted({r["seed"] for r in shown})
     note = f"Broken lines: other hyper-parameters. Dot: 1M steps. Seeds {seeds[0]} to {seeds[-1]}"
     note = note if len(seeds) > 1 else f"{note.partition(' Seeds')[0]} Seed {seeds[0]}"
+    note += ". Of other systems' seeds that were run twice: the quicker run"
     note += f".\nCompile time is included. {machine(shown[0])} a run, {when(shown)}"
     fig, named = figure(5 * len(found), 4.6, note), {}
     for i, (env_id, methods) in enumerate(found.items(), 1):

@@ -323,7 +323,8 @@ def thesis(records: list[dict]) -> str:
     how = f"{machine(of_all[0])}. Minutes are {timed}, {when(of_all)}. They count from the "
     how += "start of the process, compiling included. Returns are of "
     how += f"{SEEDS} runs, seeds 1 to {SEEDS}, {when(ends_of)}: "
-    how += "mean of the last 100 episodes, ± standard deviation over seeds"
+    how += "mean of the last 100 episodes, ± standard deviation over seeds. Where another system "
+    how += "ran a seed twice, minutes are the quicker run's, and returns the newer one's"
     apart = ["64 environments in parallel, hyper-parameters of their own", *header[1:]]
     tables = [(header, MINUTES), (apart, IN_PARALLEL)]
     parts = [text, *(rows_of(head, million_rows(records, names)) for head, names in tables)]
@@ -331,8 +332,9 @@ def thesis(records: list[dict]) -> str:
 
 
 def thesis_commands(records: list[dict]) -> str:
-    """The commands that made the thesis's runs, each with a core to itself."""
-    runs = [r for found in minutes(records).values() for same in found.values() for r in same]
+    """The commands that made the thesis's runs, those that minutes are of and those of returns."""
+    timed = [same for found in minutes(records).values() for same in found.values()]
+    runs = [r for same in timed for r in (*same, *first_seeds(records, same[0]))]
     commands = dict.fromkeys(r["session_command"] for r in runs)
     return "```bash\n" + "\n".join(commands) + "\n```"
 

@@ -678,7 +678,16 @@ def test_no_plot_cuts_its_words():
     found += session(EAGER, [100.0]) + session(f"{FAST}:compile+bfloat16", [330.0])
     found += session(f"{FAST}:compile", [220.0]) + session("LeanRL --compile", [150.0])
     figures = [plots.plot_speed(found)]
-    more = {"total_timesteps": 1_000_000, "cpu": "Intel(R) Xeon(R) Processor @ 2.50GHz"}
+    more = {"cpu": "Intel(R) Xeon(R) Processor @ 2.50GHz", "seconds": 60.0}
+    found = [
+        run
+        for task, lines in ((pairs.PAIRS[x], y) for x, y in choose.IDEAS.items())
+        for i, (pair, variant) in enumerate(lines.values())
+        for run in learning(variant, *range(5 + 5 * i), env_id=task.env_id, pair=pair,
+                            total_timesteps=task.steps, **more)
+    ]  # fmt: skip
+    figures += [plots.plot_ideas(found)]
+    more |= {"total_timesteps": 1_000_000}
     found = [
         run
         for env_id in choose.MINUTES_ENVS

@@ -146,8 +146,9 @@ def plot_ideas(records: list[dict]) -> Figure | None:
     if not shown:
         return None
     seeds = " or ".join(map(str, sorted({len(x) for y in found.values() for x in y.values()})))
-    note = f"Mean and one standard deviation over {seeds} seeds. Dot: the run's end. Compile time"
-    note += f" is included.\n{machine(shown[0])} a run, {when(shown)}"
+    note = f"Mean and one standard deviation over {seeds} seeds. Dot: the run's end.\n"
+    note += "Compile time is included. Of SB3's seeds that were run twice: the quicker run.\n"
+    note += f"{machine(shown[0])} a run, {when(shown)}"
     fig = figure(6, 0.8 + 2.6 * len(found), note)
     for i, (env_id, methods) in enumerate(found.items(), 1):
         ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")

@@ -98,8 +98,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -366,8 +364,8 @@ if __name__ == "__main__":
     dones = np.zeros((T + 1, N))
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -391,13 +389,13 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            episode_returns += reward * valid[step]
-            episode_lengths += valid[step]
+            running_returns += reward * valid[step]
+            running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
-                episodic_returns.append(float(episode_returns[i]))
-                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
-                episode_returns[i] = episode_lengths[i] = 0
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
 
         # Advantages
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows

@@ -102,8 +102,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -366,8 +364,8 @@ if __name__ == "__main__":
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
     frames = info["episode_frame_number"]
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -392,13 +390,13 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            episode_returns += reward * valid[step]  # not clipped
-            episode_lengths += valid[step]
+            running_returns += reward * valid[step]  # not clipped
+            running_lengths += valid[step]
             for i in np.flatnonzero(~valid[step]):
-                episodic_returns.append(float(episode_returns[i]))
-                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
-                episode_returns[i] = episode_lengths[i] = 0
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
 
         # Advantages
         with torch.no_grad():

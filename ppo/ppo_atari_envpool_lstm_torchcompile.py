@@ -112,8 +112,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args, seeds):
@@ -463,8 +461,8 @@ if __name__ == "__main__":
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
     lives = info["lives"]
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
 
     # fast, both: acting becomes one call of fused kernels, and so do CNN and loss; else each
     # operation passes over memory on its own
@@ -532,17 +530,17 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            episode_returns += info["reward"] * valid[step]  # not clipped
-            episode_lengths += valid[step]
+            running_returns += info["reward"] * valid[step]  # not clipped
+            running_lengths += valid[step]
             game_over = (info["terminated"] > 0) | truncated  # terminated alone: a lost life
             # the no-ops after a lost life can end the game too; at times only the lives say so
             game_over |= (info["lives"] > lives) & ~valid[step]
             lives = info["lives"]
-            for i in np.flatnonzero(game_over & (episode_lengths > 0)):
-                episodic_returns.append(float(episode_returns[i]))
-                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
-                episode_returns[i] = episode_lengths[i] = 0
+            for i in np.flatnonzero(game_over & (running_lengths > 0)):
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
 
         # fast, CUDA graph: no launch follows the last step
         if cudagraphs:

@@ -108,8 +108,6 @@ class Args:
             raise ValueError(f"{W} ranks must have equal shares of --num-envs and of a minibatch")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args, seeds):
@@ -425,8 +423,8 @@ if __name__ == "__main__":
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
     lives = info["lives"]
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
     loss_args = replace(args, norm_adv=False)  # weigh normalises, over all ranks
 
     run_dir, writer = open_run(args, global_step)
@@ -455,15 +453,15 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += args.num_envs
-            episode_returns += info["reward"] * valid[step]  # not clipped
-            episode_lengths += valid[step]
+            running_returns += info["reward"] * valid[step]  # not clipped
+            running_lengths += valid[step]
             game_over = (info["terminated"] > 0) | truncated  # terminated alone: a lost life
             # the no-ops after a lost life can end the game too; at times only the lives say so
             game_over |= (info["lives"] > lives) & ~valid[step]
             lives = info["lives"]
-            for i in np.flatnonzero(game_over & (episode_lengths > 0)):
-                games.append((global_step, float(episode_returns[i]), float(episode_lengths[i])))
-                episode_returns[i] = episode_lengths[i] = 0
+            for i in np.flatnonzero(game_over & (running_lengths > 0)):
+                games.append((global_step, float(running_returns[i]), float(running_lengths[i])))
+                running_returns[i] = running_lengths[i] = 0
 
         # Advantages
         with torch.no_grad():

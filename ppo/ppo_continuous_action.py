@@ -101,8 +101,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -401,8 +399,8 @@ if __name__ == "__main__":
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
     discounted = np.zeros(N)  # sums of discounted rewards, by whose std rewards are scaled
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -421,9 +419,9 @@ if __name__ == "__main__":
             actions[step] = action
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
+            obs_rms.update(next_obs)
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
-            obs_rms.update(next_obs)
             obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
@@ -435,13 +433,13 @@ if __name__ == "__main__":
             discounted = np.where(valid[step], sums, discounted)
             return_rms.update(discounted[valid[step]])
             rewards[step] = return_rms.scale(reward)
-            episode_returns += reward * valid[step]
-            episode_lengths += valid[step]
+            running_returns += reward * valid[step]
+            running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
-                episodic_returns.append(float(episode_returns[i]))
-                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
-                episode_returns[i] = episode_lengths[i] = 0
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
 
         # Advantages
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows

@@ -117,8 +117,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -510,8 +508,8 @@ if __name__ == "__main__":
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
     discounted = np.zeros(N)  # sums of discounted rewards, by whose std rewards are scaled
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
 
     # fast, both: the loss in fused kernels, the LSTM in one call; a CUDA graph captures the loop
     if args.compile:
@@ -573,8 +571,9 @@ if __name__ == "__main__":
             torch.set_rng_state(state)
             action = mean + (torch.empty(noise[0].shape).normal_() * std).numpy()
             torch.set_rng_state(state)
-            expected = acted, row["values"], acted_state
-            for x, y in zip((action, value, next_state), expected, strict=True):
+            logprob = Normal(torch.from_numpy(mean), std).log_prob(acted).sum(-1)
+            expected = acted, row["logprobs"], row["values"], acted_state
+            for x, y in zip((action, logprob, value, next_state), expected, strict=True):
                 assert np.allclose(x, y, 1e-4, 1e-4), "what acts is not act"
         for step in range(T):
             # fast, both: the mean and the noise of probs.sample()
@@ -589,9 +588,9 @@ if __name__ == "__main__":
                 action, lstm_state = act(agent, row, lstm_state)  # sync: a Normal checks its std
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
+            obs_rms.update(next_obs)
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
-            obs_rms.update(next_obs)
             obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
@@ -603,13 +602,13 @@ if __name__ == "__main__":
             discounted = np.where(valid[step], sums, discounted)
             return_rms.update(discounted[valid[step]])
             rewards[step] = return_rms.scale(reward)
-            episode_returns += reward * valid[step]
-            episode_lengths += valid[step]
+            running_returns += reward * valid[step]
+            running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
-                episodic_returns.append(float(episode_returns[i]))
-                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
-                episode_returns[i] = episode_lengths[i] = 0
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
 
         # fast, both: what act would have stored, to the GPU; on a CPU obs and actions are there
         if numpy_acting:

@@ -125,8 +125,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 @dataclass
@@ -436,15 +434,15 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     low, high: (A,), bounds of actions; storage, signals: as in main; step: a row, 0 to T - 1.
     """
     obs, actions = storage["obs"], storage["actions"]
-    rewards, dones, terminations, discounted, episode_returns, episode_lengths = signals
+    rewards, dones, terminations, discounted, running_returns, running_lengths = signals
     action = act(agent, obs[step])
     actions[step] = action
     clipped = action.clamp(low, high)  # (N, A)
     next_obs, reward, terminated, truncated = envs.step(clipped)
+    obs_rms.update(next_obs)
     # a diverged simulator may end on nan, and nan * 0 is nan
     finite_obs = next_obs.nan_to_num(posinf=0.0, neginf=0.0)
     next_obs = torch.where(terminated.unsqueeze(1), finite_obs, next_obs)
-    obs_rms.update(next_obs)
     obs[step + 1] = obs_rms.scale(next_obs - obs_rms.mean)
     valid = dones[step] == 0
     storage["valid"][step] = valid
@@ -456,8 +454,8 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     discounted[step + 1] = torch.where(valid, sums, discounted[step])
     return_rms.update(discounted[step + 1].unsqueeze(1), valid)
     rewards[step] = return_rms.scale(reward)
-    episode_returns[step + 1] = torch.where(valid, episode_returns[step] + reward, 0.0)
-    episode_lengths[step + 1] = torch.where(valid, episode_lengths[step] + 1, 0.0)
+    running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
+    running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -729,10 +727,10 @@ if __name__ == "__main__":
         run_rollout()
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
-        rewards, dones, terminations, _, episode_returns, episode_lengths = on_host
+        rewards, dones, terminations, _, running_returns, running_lengths = on_host
         rewards = rewards[:T]
         valid = dones[:T] == 0
-        ended = (dones[1:] == 1) & ~np.isnan(episode_returns[1:])  # (T, N)
+        ended = (dones[1:] == 1) & ~np.isnan(running_returns[1:])  # (T, N)
         if ended.any():  # means, as thousands of episodes may end in an iteration
             ended_returns, ended_lengths = on_host[4:, 1:][:, ended]
             episodic_returns.extend(map(float, ended_returns))

@@ -114,8 +114,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -475,8 +473,8 @@ if __name__ == "__main__":
     dones = np.zeros((T + 1, N))
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
 
     # fast, both: the loss in fused kernels, the LSTM in one call; a CUDA graph captures the loop
     if args.compile:
@@ -530,22 +528,19 @@ if __name__ == "__main__":
             # subtle: a fork that changes Agent, or what act draws, must do so in NumPy too, or is
             # stopped: from the same noise both draw the same actions
             logits, value, next_state = agent_numpy(weights, obs[0].numpy(), dones[0], host_state)
-            logits = torch.from_numpy(logits).log_softmax(-1)
-            with torch.no_grad():
-                done = torch.from_numpy(dones[0]).float()
-                probs, *expected = agent_inference(obs[0], done, lstm_state)
-            for x, y in zip((logits, value, next_state), (probs.logits, *expected), strict=True):
-                assert np.allclose(x, y, 1e-4, 1e-4), "agent_numpy is not Agent"
-            row = {key: torch.zeros(N) for key in ("actions", "logprobs", "values")}
-            row |= {"obs": obs[0], "dones": done}
+            row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
+            row |= {"obs": obs[0], "dones": torch.from_numpy(dones[0]).float()}
             state = torch.get_rng_state()
-            acted, _ = act(agent_inference, row, lstm_state)
+            acted, acted_state = act(agent_inference, row, lstm_state)
             torch.set_rng_state(state)
             drawn = torch.empty(noise[0].shape).exponential_()
             torch.set_rng_state(state)
+            logits = torch.from_numpy(logits).log_softmax(-1)
             scores = logits - drawn.log()  # act takes the highest, or what rounding makes of a tie
-            taken = scores.gather(-1, acted[:, None])
-            assert torch.allclose(taken, scores.amax(-1, True), 1e-4, 1e-4), "what acts is not act"
+            logprob, taken = (x.gather(-1, acted[:, None]).squeeze(-1) for x in (logits, scores))
+            expected = scores.amax(-1), row["logprobs"], row["values"], acted_state
+            for x, y in zip((taken, logprob, value, next_state), expected, strict=True):
+                assert np.allclose(x, y, 1e-4, 1e-4), "what acts is not act"
         for step in range(T):
             # fast, both: the argmax of log(probs / noise), as in probs.sample()
             if numpy_acting:
@@ -564,13 +559,13 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            episode_returns += reward * valid[step]
-            episode_lengths += valid[step]
+            running_returns += reward * valid[step]
+            running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
-                episodic_returns.append(float(episode_returns[i]))
-                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
-                episode_returns[i] = episode_lengths[i] = 0
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
 
         # fast, both: what act would have stored, to the GPU; on a CPU obs and actions are there
         if numpy_acting:

@@ -102,8 +102,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} steps")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 class ParallelEnvs:
@@ -451,8 +449,8 @@ if __name__ == "__main__":
     dones[T] = absent  # at the start
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
-    episode_returns = np.zeros((E, K))
-    episode_lengths = np.zeros((E, K))
+    running_returns = np.zeros((E, K))
+    running_lengths = np.zeros((E, K))
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -476,15 +474,15 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += E
-            episode_returns += (reward * valid[step]).reshape(E, K)
-            episode_lengths += valid[step].reshape(E, K)
+            running_returns += (reward * valid[step]).reshape(E, K)
+            running_lengths += valid[step].reshape(E, K)
             # an episode ends with its last agent; its return is the mean over those who took part
             for e in np.flatnonzero(envs.over):
-                took_part = episode_lengths[e] > 0
-                episodic_returns.append(float(episode_returns[e, took_part].mean()))
+                took_part = running_lengths[e] > 0
+                episodic_returns.append(float(running_returns[e, took_part].mean()))
                 writer.add_scalar("charts/episodic_return", episodic_returns[-1], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[e].max(), global_step)
-                episode_returns[e] = episode_lengths[e] = 0
+                writer.add_scalar("charts/episodic_length", running_lengths[e].max(), global_step)
+                running_returns[e] = running_lengths[e] = 0
 
         # Advantages
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows

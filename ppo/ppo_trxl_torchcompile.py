@@ -117,8 +117,6 @@ class Args:
             raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
-        if not self.runs_dir:
-            raise ValueError("--runs-dir must not be empty")
 
 
 def make_envs(args):
@@ -469,8 +467,8 @@ if __name__ == "__main__":
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
     ages = np.zeros((T + 1, N), dtype=np.int64)  # rows of the episode before this one
-    episode_returns = np.zeros(N)
-    episode_lengths = np.zeros(N)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
 
     # fast, both: network, loss, backward and clipping become one call, of fused kernels;
     # train_epoch calls it by its old name
@@ -516,28 +514,27 @@ if __name__ == "__main__":
         # by row, as probs.sample() draws it: the same seed brings the same actions
         if numpy_acting:
             agent_inference.load_state_dict(agent.state_dict())  # sync
-            host_memory.copy_(memory)  # sync
+            host_memory[:L] = memory[:L]  # sync
             for row in noise:
                 row.exponential_()
             log_noise = noise.log().cpu().numpy()  # sync
             # subtle: a fork that changes Agent, or what act draws, must do so in NumPy too, or is
             # stopped: from the same noise both draw the same actions
             seen = {"obs": obs[0].numpy(), "window": windows[0], "ages": ages[0]}
-            logits, *found = agent_numpy(weights, *seen.values())
-            logits = torch.from_numpy(logits).log_softmax(-1)
-            seen = {key: torch.from_numpy(x) for key, x in seen.items()}
-            probs, *expected = agent_inference(*seen.values())
-            for x, y in zip((logits, *found), (probs.logits, *expected), strict=True):
-                assert np.allclose(x, y, 1e-4, 1e-4), "agent_numpy is not Agent"
+            logits, value, added = agent_numpy(weights, *seen.values())
             row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
+            row |= {key: torch.from_numpy(x) for key, x in seen.items()}
             state = torch.get_rng_state()
-            acted = act(agent_inference, row | seen)
+            acted = act(agent_inference, row)
             torch.set_rng_state(state)
             drawn = torch.empty(noise[0].shape).exponential_()
             torch.set_rng_state(state)
+            logits = torch.from_numpy(logits).log_softmax(-1)
             scores = logits - drawn.log()  # act takes the highest, or what rounding makes of a tie
-            taken = scores.gather(-1, acted[:, None])
-            assert torch.allclose(taken, scores.amax(-1, True), 1e-4, 1e-4), "what acts is not act"
+            logprob, taken = (x.gather(-1, acted[:, None]).squeeze(-1) for x in (logits, scores))
+            expected = scores.amax(-1), row["logprobs"], row["values"], row["memory"]
+            for x, y in zip((taken, logprob, value, added), expected, strict=True):
+                assert np.allclose(x, y, 1e-4, 1e-4), "what acts is not act"
         for step in range(T):
             # fast, both: the argmax of log(probs / noise), as in probs.sample()
             if numpy_acting:
@@ -556,13 +553,13 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            episode_returns += reward * valid[step]
-            episode_lengths += valid[step]
+            running_returns += reward * valid[step]
+            running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
-                episodic_returns.append(float(episode_returns[i]))
-                writer.add_scalar("charts/episodic_return", episode_returns[i], global_step)
-                writer.add_scalar("charts/episodic_length", episode_lengths[i], global_step)
-                episode_returns[i] = episode_lengths[i] = 0
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
 
         # fast, both: what act would have stored, to the GPU; on a CPU obs and actions are there
         if numpy_acting:

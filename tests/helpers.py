@@ -151,7 +151,7 @@ def scalars(run_dir):
 AROUND = set(
     "parse_args checkpoint open_run run_dir writer progress stop_signals catch_signals mode sps "
     "start_time start_step summary state save_checkpoint print recent last mean_return score "
-    "episode_returns episode_lengths episodic_returns join_ranks isfinite".split()
+    "running_returns running_lengths episodic_returns join_ranks isfinite".split()
 )
 
 

@@ -142,7 +142,7 @@ obs[T] = torch.from_numpy(next_obs)
 
 def new_games(name, iteration):
     """An edit: new games from there on, as a run that goes on has them."""
-    nothing_yet = "dones[T] = 0\nepisode_returns[:] = 0\nepisode_lengths[:] = 0\n"
+    nothing_yet = "dones[T] = 0\nrunning_returns[:] = 0\nrunning_lengths[:] = 0\n"
     nothing_yet += "lstm_state[:] = 0\n" if "lstm" in name else ""
     nothing_yet += "ages[T] = 0\n" if "trxl" in name else ""
     nothing_yet += "bonus_sums[:] = 0\n" if "rnd" in name else ""

@@ -165,7 +165,7 @@ def start(folder, *flags):
 
     Rank 1 adds 1000 to a game's return, which tells whose it is.
     """
-    whose = "float(episode_returns[i])", "float(episode_returns[i]) + 1000 * RANK"
+    whose = "float(running_returns[i])", "float(running_returns[i]) + 1000 * RANK"
     script = edited(folder, whose)
     saved = [*folder.glob("runs/*/checkpoint.pt")]
     before = checkpoint(folder)["global_step"] if saved else 0

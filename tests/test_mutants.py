@@ -74,7 +74,7 @@ ROLLOUT = [
     ("a stale policy", "action = act(agent,",
      "action = act(globals().setdefault('stale', __import__('copy').deepcopy(agent)),"),
     ("steps are not rows", "global_step += N", "global_step += 1"),
-    ("lengths with autoreset steps", "episode_lengths += valid[step]", "episode_lengths += 1"),
+    ("lengths with autoreset steps", "running_lengths += valid[step]", "running_lengths += 1"),
 ]  # fmt: skip
 SEEDS = "np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1"
 RANDPERM = "torch.randperm(T * N, device=device)"
@@ -179,8 +179,8 @@ CONTINUOUS = [
      "x[:len(x) * np.isfinite(x).all()]"),
     ("nan at an end is learned from", "if terminated.any():", "if False:"),
     ("inf at an end is a large number", ", posinf=0.0, neginf=0.0", ""),
-    ("scaled returns are logged", "episode_returns += reward *",
-     "episode_returns += rewards[step] *"),
+    ("scaled returns are logged", "running_returns += reward *",
+     "running_returns += rewards[step] *"),
 ]  # fmt: skip
 OUR_CLOCKS = "torch.empty_like(probs.probs).exponential_("
 CATEGORICAL = [
@@ -222,7 +222,7 @@ ATARI = [
     ("a lost life ends a game", 'game_over = (info["terminated"] > 0)', "game_over = terminated"),
     ("two games as one", '(info["lives"] > lives)', "False"),
     ("lives of the first game", '            lives = info["lives"]\n', ""),
-    ("games without a step", " & (episode_lengths > 0)", ""),
+    ("games without a step", " & (running_lengths > 0)", ""),
     ("clipped returns are logged", 'returns += info["reward"]', "returns += reward"),
     ("returns with autoreset steps", 'info["reward"] * valid[step]', 'info["reward"]'),
 ]  # fmt: skip
@@ -241,9 +241,9 @@ MANY = [
     ("raw first observations", "obs_rms.scale(first_obs - obs_rms.mean)", "first_obs"),
     ("first observations are counted", "            obs[0, anew] =",
      "            obs_rms.update(first_obs)\n            obs[0, anew] ="),
-    ("ends of the games before", "dones[0, anew] = episode_returns", "episode_returns"),
-    ("returns of cut games", "episode_returns[anew] = episode_lengths", "episode_lengths"),
-    ("lengths of cut games", "= episode_lengths[anew] = 0", "= 0"),
+    ("ends of the games before", "dones[0, anew] = running_returns", "running_returns"),
+    ("returns of cut games", "running_returns[anew] = running_lengths", "running_lengths"),
+    ("lengths of cut games", "= running_lengths[anew] = 0", "= 0"),
 ]  # fmt: skip
 ZEROED = "            h, c = h * keep, c * keep\n"
 CELL = """            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
@@ -353,9 +353,9 @@ MEMORY_ATARI = [
 ]
 ALE = [
     ("rewards not clipped", "np.sign(reward)", "reward"),
-    ("clipped returns are logged", "episode_returns += reward *",
-     "episode_returns += np.sign(reward) *"),
-    ("lengths with autoreset steps", "episode_lengths += valid[step]", "episode_lengths += 1"),
+    ("clipped returns are logged", "running_returns += reward *",
+     "running_returns += np.sign(reward) *"),
+    ("lengths with autoreset steps", "running_lengths += valid[step]", "running_lengths += 1"),
     ("a lost life is an autoreset step", "torch.from_numpy(valid | args.cleanrl_semantics)",
      "torch.from_numpy(dones[:T] == 0)"),
     ("all rows weigh", "torch.from_numpy(valid | args.cleanrl_semantics)", "1.0"),
@@ -449,13 +449,13 @@ TOGETHER = [
     ("an action of another agent", "dict(zip(self.agents, chosen, strict=True))",
      "dict(zip(self.envs[e].agents, chosen))"),
     ("the episode ends with its first agent", "envs), -1).all(1)", "envs), -1).any(1)"),
-    ("the return is a sum", "episode_returns[e, took_part].mean()",
-     "episode_returns[e, took_part].sum()"),
-    ("who did not come counts", "episode_returns[e, took_part].mean()",
-     "episode_returns[e].mean()"),
-    ("who earns nothing does not count", "took_part = episode_lengths[e] > 0",
-     "took_part = episode_returns[e] != 0"),
-    ("the first agent's length", "episode_lengths[e].max()", "episode_lengths[e, 0]"),
+    ("the return is a sum", "running_returns[e, took_part].mean()",
+     "running_returns[e, took_part].sum()"),
+    ("who did not come counts", "running_returns[e, took_part].mean()",
+     "running_returns[e].mean()"),
+    ("who earns nothing does not count", "took_part = running_lengths[e] > 0",
+     "took_part = running_returns[e] != 0"),
+    ("the first agent's length", "running_lengths[e].max()", "running_lengths[e, 0]"),
     ("not there is there", "terminated = np.ones(", "terminated = np.zeros("),
     ("whoever is told of is there", "if agent not in acted and not there:",
      "if agent not in acted and agent not in seen:"),
@@ -476,8 +476,8 @@ COUNTED = "    obs_rms.update(next_obs)\n" + SCALED
 DEVICE = [
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("flags are not carried over", "        signals[:, 0] = signals[:, T]\n", ""),
-    ("dones and terminations swapped", "rewards, dones, terminations, _, episode_returns",
-     "rewards, terminations, dones, _, episode_returns"),
+    ("dones and terminations swapped", "rewards, dones, terminations, _, running_returns",
+     "rewards, terminations, dones, _, running_returns"),
     ("only terminations are dones", "dones[step + 1] = terminated | truncated",
      "dones[step + 1] = terminated"),
     ("time limits are kept as terminal", "(truncated & args.cleanrl_semantics)", "truncated"),
@@ -516,12 +516,12 @@ DEVICE = [
     ("clipped at 5", "clamp(-10.0, 10.0)", "clamp(-5.0, 5.0)"),
     ("rows that are left out count", "self.count + rows.sum()", "self.count + len(x)"),
     ("the mean is not moved", "        self.mean += delta.sum(0) / total\n", ""),
-    ("scaled returns are logged", "episode_returns[step] + reward, 0.0",
-     "episode_returns[step] + rewards[step], 0.0"),
-    ("returns are not zeroed", "torch.where(valid, episode_returns[step] + reward, 0.0)",
-     "episode_returns[step] + reward * valid"),
-    ("lengths with autoreset steps", "torch.where(valid, episode_lengths[step] + 1, 0.0)",
-     "episode_lengths[step] * valid + 1"),
+    ("scaled returns are logged", "running_returns[step] + reward, 0.0",
+     "running_returns[step] + rewards[step], 0.0"),
+    ("returns are not zeroed", "torch.where(valid, running_returns[step] + reward, 0.0)",
+     "running_returns[step] + reward * valid"),
+    ("lengths with autoreset steps", "torch.where(valid, running_lengths[step] + 1, 0.0)",
+     "running_lengths[step] * valid + 1"),
     ("returns before the last reward", "on_host[4:, 1:][:, ended]", "on_host[4:, :-1][:, ended]"),
     ("terminations alone end games", "(dones[1:] == 1) &", "(terminations[1:] == 1) &"),
     ("first episodes that are cut count", "signals[4, T] = torch.nan", "pass"),

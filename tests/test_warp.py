@@ -380,10 +380,10 @@ def test_first_episodes_are_cut_short(flags, tmp_path):
     flags = [*TINY, "--num-envs", 10, "--num-steps", 2, "--total-timesteps", 20, *flags]
     run = run_main(EAGER, *flags, "--env-id", "worlds:Worlds", runs_dir=tmp_path)
     starts = torch.arange(10) * 2 * (not flags[-1] == "--no-stagger")
-    ended = run.episode_lengths[1:].max(0)
+    ended = run.running_lengths[1:].max(0)
     assert run.envs.max_episode_steps == worlds.LIMIT and ended.max() <= 2
     assert torch.equal(run.envs.elapsed[:9], (starts + 2)[:9])
-    cut = np.isnan(run.episode_returns[1:]).all()
+    cut = np.isnan(run.running_returns[1:]).all()
     assert cut == (flags[-1] != "--no-stagger"), "their returns do not count"
 
 

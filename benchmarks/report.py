@@ -91,6 +91,7 @@ def parts(folder: Path) -> dict[str, str]:
         "speeds": together and tables.speeds(together),
         "returns": learning and tables.returns(learning),
         "apart": learning and tables.apart(learning),
+        "one_flag": tables.one_flag(learning),
         "gradients": tables.gradients_table(read(folder / "gradients.jsonl")),
         "ladder": ablation and tables.ladder(ablation),
         "recipes": tables.recipe_table(learning),

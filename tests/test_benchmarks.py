@@ -563,6 +563,25 @@ def test_how_far_two_versions_are_apart():
     assert len(tables.apart(elsewhere).splitlines()) == header
 
 
+def test_what_one_default_of_the_parent_does():
+    """Runs by one flag of ppo's, lowest first, beside the plain ones on the same seeds."""
+    fast, task = "ppo_lstm_torchcompile:compile", {"env_id": "CartPole-v1"}
+    task["total_timesteps"] = records.defaults("ppo_lstm")["total_timesteps"]
+    found = learning(fast, *range(100, 105), 900.0, **task)
+    for flags, returns in (
+        ("--norm-adv", range(200, 205)),
+        ("--num-envs 4", range(100, 105)),
+        ("--learning-rate 0.002", [1.0]),
+        ("--norm-adv --num-envs 4", [2.0]),
+    ):
+        found += learning(f"{fast} {flags}", *returns, **task)
+    found += learning("sb3:norm-adv", 3.0, pair="ppo_lstm", **task)
+    found += learning(f"{fast} --gamma 0.99", 4.0, **task | {"env_id": "Acrobot-v1"})
+    one, two = [cells(row) for row in tables.one_flag(found).splitlines()[2:]]
+    assert one == ["`--num-envs 4`", "102 ± 2", "5", "1.00"]
+    assert two[:3] == ["`--norm-adv`", "202 ± 2", "5"] and float(two[3]) < 0.02
+
+
 def test_a_target_is_met_by_a_mean_of_50000_steps():
     """One good point does not; a run that never gets there counts as later than all others."""
     more = {"env_id": "Walker2d-v4", "total_timesteps": 1_000_000}

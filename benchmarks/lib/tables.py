@@ -43,7 +43,7 @@ from lib.choose import (
 )
 from lib.pairs import PAIRS
 from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
-from lib.records import code, pair, part
+from lib.records import code, defaults, pair, part
 from lib.stats import (
     bootstrap,
     difference,
@@ -400,6 +400,32 @@ def apart(records: list[dict]) -> str:
                 rows.append([*shown, f"{permutation_p(a, b):.2f}", seeds])
     header = ["environment", "script", "eager minus fast [95% interval]", "p", "seeds each"]
     return rows_of(header, rows, text=2)
+
+
+def one_flag(records: list[dict], name: str = "ppo_lstm") -> str:
+    """What a pair's fast version comes to with one of its parent's defaults in place of its own:
+    a row a flag, beside the runs without one on the same seeds."""
+    fast = f"{name}_torchcompile:compile"
+    own, theirs = defaults(name), defaults(PAIRS[name].parent)
+    task = {"pair": name, "env_id": own["env_id"], "total_timesteps": own["total_timesteps"]}
+    found = [r for same in learned(records) for r in same if task.items() <= r.items()]
+    cases = groups([r for r in found if r["variant"].startswith(fast)], "variant")
+    rows = []
+    for (variant,), runs in cases.items():
+        flags = variant.removeprefix(fast)
+        if flags.count(" --") != 1:
+            continue
+        flag, *given = flags.split()
+        field = flag.lstrip("-").removeprefix("no-").replace("-", "_")
+        value = float(given[0]) if given else not flag.startswith("--no-")
+        if own.get(field) != value == theirs.get(field):
+            seeds, returns = values(runs, "seed"), values(runs, "mean_return")
+            beside = [r for r in cases.get((fast,), []) if r["seed"] in seeds]
+            p = permutation_p(values(beside, "mean_return"), returns)
+            cells = [f"`{flags.strip()}`", spread(*mean_std(runs)), str(len(runs))]
+            rows.append((np.mean(returns), [*cells, f"{p:.2f}"]))
+    header = [f"`{PAIRS[name].parent}`'s own", "return", "seeds", "p"]
+    return rows_of(header, [row for _, row in sorted(rows)])
 
 
 def which(records: list[dict]) -> str:

@@ -117,7 +117,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations; nn.LSTM itself cannot zero its state between two rows of a call.
+    """nn.LSTM's equations; nn.LSTM has no argument that zeroes its state between two rows.
 
     x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
     before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.

@@ -149,7 +149,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations; nn.LSTM itself cannot zero its state between two rows of a call.
+    """nn.LSTM's equations; nn.LSTM has no argument that zeroes its state between two rows.
 
     x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
     before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
@@ -167,7 +167,7 @@ class LSTM(nn.Module):
 
     def forward(self, x, dones, state):
         h, c = state  # (E, H) each
-        # fast, both: all rows in one call; the loop makes a dozen a row, and compiles for minutes.
+        # fast, both: all rows in one call; the loop makes a dozen a row, which compile for minutes.
         # subtle: dones is one more entry of x, whose weight shuts all gates. So the state after an
         # autoreset row is 0, and so is that row's hidden, which the loss does not see
         if self.fused and torch.is_grad_enabled():

@@ -201,12 +201,13 @@ class Gymnasium:
             rows.append((env.reset()[0], 0.0, False, False) if done else env.step(action)[:4])
         obs, raw, terminal, cut = map(np.array, zip(*rows, strict=True))
         obs = self.seen_of(obs)
+        seen = obs.copy()  # a diverged end is not counted
         obs[terminal] = np.where(np.isfinite(obs[terminal]), obs[terminal], 0)
         started, self.done = np.flatnonzero(~self.done), terminal | cut
         for i in started:  # as in Gymnasium, a terminal reward opens the next sum
             self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
         new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started]
-        reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, obs, 1)
+        reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, seen, 1)
         state = {"obs": obs, "dones": self.done, "terminations": terminal, "over": self.done}
         return state, reward, raw, self.done
 

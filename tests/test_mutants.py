@@ -134,6 +134,14 @@ VECTOR = [
 ]  # fmt: skip
 SAMPLE = "probs.sample()"
 OUR_NORMAL = "probs.mean + probs.stddev * torch.randn(probs.mean.shape, generator="
+COUNTED_HERE = "            obs_rms.update(next_obs)\n"
+CLEANED_HERE = """\
+            if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
+                next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
+"""
+SCALED_HERE = """\
+            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
+"""
 CONTINUOUS = [
     ("acts by the mean", SAMPLE, "probs.mean"),
     ("acts without its deviation", SAMPLE, "probs.mean + torch.randn_like(probs.mean)"),
@@ -154,14 +162,11 @@ CONTINUOUS = [
      "obs[step + 1] = torch.from_numpy(next_obs)"),
     ("observations not centred", "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs -",
      "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - 0 *"),
-    ("the first moments for all", "            obs_rms.update(next_obs)\n", ""),
-    ("scaled by the moments before",
-     """            obs_rms.update(next_obs)
-            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
-""",
-     """            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
-            obs_rms.update(next_obs)
-"""),
+    ("the first moments for all", COUNTED_HERE, ""),
+    ("scaled by the moments before", COUNTED_HERE + CLEANED_HERE + SCALED_HERE,
+     CLEANED_HERE + SCALED_HERE + COUNTED_HERE),
+    ("a diverged end is counted as zeros", COUNTED_HERE + CLEANED_HERE,
+     CLEANED_HERE + COUNTED_HERE),
     ("rewards centred", "return_rms.scale(reward)", "return_rms.scale(reward - return_rms.mean)"),
     ("raw rewards", "return_rms.scale(reward)", "reward"),
     ("sums go on after a fall", "args.gamma * ~terminated + reward", "args.gamma + reward"),
@@ -471,8 +476,12 @@ TOGETHER = [
     ("steps are rows", "global_step += E", "global_step += N"),
     ("who is reset says the list of agents", "if self.over[e]:", "if not env.agents:"),
 ]  # fmt: skip
-SCALED = "    obs[step + 1] = obs_rms.scale(next_obs - obs_rms.mean)\n"
-COUNTED = "    obs_rms.update(next_obs)\n" + SCALED
+COUNTED_THERE = "    obs_rms.update(next_obs)\n"
+CLEANED_THERE = """    # a diverged simulator may end on nan, and nan * 0 is nan
+    finite_obs = next_obs.nan_to_num(posinf=0.0, neginf=0.0)
+    next_obs = torch.where(terminated.unsqueeze(1), finite_obs, next_obs)
+"""
+SCALED_THERE = "    obs[step + 1] = obs_rms.scale(next_obs - obs_rms.mean)\n"
 DEVICE = [
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("flags are not carried over", "        signals[:, 0] = signals[:, T]\n", ""),
@@ -495,10 +504,13 @@ DEVICE = [
     ("clipped actions are stored", "actions[step] = action\n",
      "actions[step] = action.clamp(low, high)\n"),
     ("unclipped actions are sent", "envs.step(clipped)", "envs.step(action)"),
-    ("raw observations", SCALED, "    obs[step + 1] = next_obs\n"),
-    ("observations not centred", SCALED, "    obs[step + 1] = obs_rms.scale(next_obs)\n"),
-    ("the first moments for all", COUNTED, SCALED),
-    ("scaled by the moments before", COUNTED, SCALED + "    obs_rms.update(next_obs)\n"),
+    ("raw observations", SCALED_THERE, "    obs[step + 1] = next_obs\n"),
+    ("observations not centred", SCALED_THERE, "    obs[step + 1] = obs_rms.scale(next_obs)\n"),
+    ("the first moments for all", COUNTED_THERE + CLEANED_THERE, CLEANED_THERE),
+    ("scaled by the moments before", COUNTED_THERE + CLEANED_THERE + SCALED_THERE,
+     CLEANED_THERE + SCALED_THERE + COUNTED_THERE),
+    ("a diverged end is counted as zeros", COUNTED_THERE + CLEANED_THERE,
+     CLEANED_THERE + COUNTED_THERE),
     ("the first observations are not counted", "    obs_rms.update(next_obs)\n    obs[T] =",
      "    obs[T] ="),
     ("nan at an end is learned from", "torch.where(terminated.unsqueeze(1), finite_obs, next_obs)",
@@ -697,7 +709,7 @@ FAST_ATTENTION = [
     *NUMPY[2:6],
     *FAST_MEMORY[8:11],
     ("memory stays on the host", "            memory.copy_(host_memory)  # sync\n", ""),
-    ("the host's memory is not carried", "            host_memory.copy_(memory)  # sync\n", ""),
+    ("the host's memory is not carried", "            host_memory[:L] = memory[:L]  # sync\n", ""),
     ("ages stay on the host", 'storage["ages"].copy_(torch.from_numpy(ages))', "pass"),
     ("NumPy's window a row late", SEEN_BY_NUMPY, SEEN_BY_NUMPY.replace("windows[step]",
      "windows[step - 1]")),

@@ -422,7 +422,7 @@ JOBS = {
         batched=True,
         patch=(gym, "make", gym.make),
         flags=OFF | dict(
-            seed=2, env_id="worlds:Worlds", num_envs=4, num_steps=15, total_timesteps=180,
+            seed=4, env_id="worlds:Worlds", num_envs=4, num_steps=15, total_timesteps=180,
             num_minibatches=3, update_epochs=2, learning_rate=1e-3, max_grad_norm=2.5,
             stagger=False,
         ),
@@ -447,7 +447,7 @@ JOBS = {
             make(*args, max_episode_steps=20, **more)
         )),
         flags=ON | dict(
-            seed=4, env_id="Hopper-v4", hide=(5, 6, 7, 8, 9, 10), num_envs=6, num_steps=37,
+            seed=3, env_id="Hopper-v4", hide=(5, 6, 7, 8, 9, 10), num_envs=6, num_steps=37,
             total_timesteps=680, num_minibatches=3, update_epochs=3, learning_rate=1e-3,
             max_grad_norm=0.7, target_kl=0.0015,
         ),

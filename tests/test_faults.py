@@ -102,7 +102,7 @@ def test_nan_ends_the_run(name, env_id, tmp_path, envpool_of_gymnasium):
     with pytest.raises(FloatingPointError, match="in iteration 1 .*policy_loss.* are .*nan"):
         run_main(name, *TINY, "--env-id", env_id, runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
-    assert [path.name.split(".")[0] for path in run_dir.iterdir()] == ["events"]
+    assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events", "script"}
 
 
 # 2. Environments that do as they like

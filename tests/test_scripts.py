@@ -134,6 +134,7 @@ def test_a_fork_drops_what_is_not_ppo(name, tmp_path):
     assert run.summary["complete"] and run.global_step == 48
     assert {path.name.partition(".")[0] for path in Path(run.run_dir).iterdir()} == {
         "events",
+        "script",
         "summary",
     }
 

@@ -57,6 +57,7 @@ gym.register_envs(ale_py)  # ALE/...
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+FORMAT = "ppo_atari"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -99,8 +100,10 @@ class Args:
         self.env_id = f"ALE/{self.env_id.removeprefix('ALE/')}"
         self.batch_size = self.num_envs * self.num_steps
         self.num_iterations = self.total_timesteps // self.batch_size
-        if self.batch_size % self.num_minibatches:
-            raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
+        if self.batch_size % self.num_minibatches or self.batch_size == self.num_minibatches:
+            raise ValueError(
+                f"--num-minibatches must divide {self.batch_size} rows, 2 or more each"
+            )
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
 
@@ -255,16 +258,15 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 
 def parse_args():
-    """Reads the command line; with --resume, the arguments of that run are the defaults.
-
-    Returns Args and the checkpoint of that run, or None.
-    """
+    """Returns Args and, with --resume, that run's checkpoint, whose arguments are the defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--resume")
     run_dir = parser.parse_known_args()[0].resume
     if run_dir is None:
         return tyro.cli(Args), None
     checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    if checkpoint["format"] != FORMAT:
+        sys.exit(f"{run_dir} is a run of {checkpoint['format']}, not of {FORMAT}")
     saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
     return tyro.cli(Args, default=Args(**saved)), checkpoint
 
@@ -323,7 +325,7 @@ if __name__ == "__main__":
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
-    np.random.seed(args.seed + global_step)
+    np.random.seed((args.seed + global_step) % 2**32)
     torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
@@ -447,7 +449,7 @@ if __name__ == "__main__":
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {
-                "format": "ppo_atari",  # for ppo_eval.py
+                "format": FORMAT,
                 "args": asdict(args),
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,

@@ -80,6 +80,7 @@ if LOCAL_W > 1:
     torch.set_num_threads(CORES)
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+FORMAT = "ppo_atari_envpool"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -343,16 +344,15 @@ def captured(train_epoch, *inputs):
 
 
 def parse_args():
-    """Reads the command line; with --resume, the arguments of that run are the defaults.
-
-    Returns Args and the checkpoint of that run, or None.
-    """
+    """Returns Args and, with --resume, that run's checkpoint, whose arguments are the defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--resume")
     run_dir = parser.parse_known_args()[0].resume
     if run_dir is None:
         return tyro.cli(Args), None
     checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    if checkpoint["format"] != FORMAT:
+        sys.exit(f"{run_dir} is a run of {checkpoint['format']}, not of {FORMAT}")
     saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
     return tyro.cli(Args, default=Args(**saved)), checkpoint
 
@@ -437,7 +437,7 @@ if __name__ == "__main__":
     print(f"mode: {mode}")
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {args.num_envs} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
-    np.random.seed(args.seed + global_step)
+    np.random.seed((args.seed + global_step) % 2**32)
     torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
@@ -648,7 +648,7 @@ if __name__ == "__main__":
         last = iteration == args.num_iterations or any(all_signals)
         if RANK == 0 and (last or iteration % args.checkpoint_interval == 0):
             state = {
-                "format": "ppo_atari_envpool",  # for ppo_eval.py
+                "format": FORMAT,
                 "args": asdict(args),
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,

@@ -67,6 +67,7 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac".split()
 LOSSES += "int_value_loss fwd_loss grad_norm".split()
+FORMAT = "ppo_rnd"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -116,8 +117,10 @@ class Args:
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
         self.num_iterations = self.total_timesteps // self.batch_size
-        if self.batch_size % self.num_minibatches:
-            raise ValueError(f"--num-minibatches must divide a rollout's {self.batch_size} rows")
+        if self.batch_size % self.num_minibatches or self.batch_size == self.num_minibatches:
+            raise ValueError(
+                f"--num-minibatches must divide {self.batch_size} rows, 2 or more each"
+            )
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
 
@@ -413,16 +416,15 @@ def captured(train_epoch, *inputs):
 
 
 def parse_args():
-    """Reads the command line; with --resume, the arguments of that run are the defaults.
-
-    Returns Args and the checkpoint of that run, or None.
-    """
+    """Returns Args and, with --resume, that run's checkpoint, whose arguments are the defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--resume")
     run_dir = parser.parse_known_args()[0].resume
     if run_dir is None:
         return tyro.cli(Args), None
     checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    if checkpoint["format"] != FORMAT:
+        sys.exit(f"{run_dir} is a run of {checkpoint['format']}, not of {FORMAT}")
     saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
     return tyro.cli(Args, default=Args(**saved)), checkpoint
 
@@ -487,7 +489,7 @@ if __name__ == "__main__":
     print(f"mode: {mode}")
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
-    np.random.seed(args.seed + global_step)
+    np.random.seed((args.seed + global_step) % 2**32)
     torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
@@ -547,6 +549,8 @@ if __name__ == "__main__":
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
     bonus_sums = np.zeros((T, N))  # discounted sums of bonuses, by whose std bonuses are divided
+    if checkpoint:  # no episode's end cuts them
+        bonus_sums[-1] = np.resize(checkpoint["bonus_sums"], N)
     never = np.zeros((T + 1, N))
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
@@ -675,7 +679,7 @@ if __name__ == "__main__":
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
             state = {
-                "format": "ppo_rnd",  # for ppo_eval.py
+                "format": FORMAT,
                 "args": asdict(args),
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
@@ -683,6 +687,7 @@ if __name__ == "__main__":
                 "adam": optimizer.state_dict()["state"],
                 "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
                 "bonus_rms": [np.asarray(x).tolist() for x in vars(bonus_rms).values()],
+                "bonus_sums": bonus_sums[-1].tolist(),
                 "rng": {device.type: rng.get_rng_state()},
             }
             save_checkpoint(run_dir, state)

@@ -10,31 +10,16 @@ do now (same_losses.py).
 """
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
 from lib import plots, tables
 from lib.choose import of_today, sitting, tuned
-from lib.pairs import PAIRS
+from lib.pairs import PAIRS, changes
 from lib.records import RESULTS, ROOT, read
 
 PAGES = ("README.md", "ppo/README.md", "benchmarks/README.md", "benchmarks/results/LOG.md")
 NONE = "*No records of today's code; those of older code are in `results/`.*"
-
-
-def changes(one: Path, two: Path) -> list[list[str]]:
-    """The hunks of `diff -U0 -B`, each the list of its added and removed lines, blank ones out."""
-    diff = subprocess.run(["diff", "-U0", "-B", one, two], capture_output=True, text=True)
-    if diff.returncode > 1:
-        raise FileNotFoundError(diff.stderr)
-    hunks: list[list[str]] = []
-    for line in diff.stdout.splitlines()[2:]:
-        if line.startswith("@@"):
-            hunks.append([])
-        elif line[1:].strip() and line[0] in "+-":
-            hunks[-1].append(line)
-    return hunks
 
 
 def edges(name: str, folder: Path = ROOT / "ppo") -> list[str]:

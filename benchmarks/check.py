@@ -1,0 +1,187 @@
+"""Whether a pair is one: what tests hold the pairs of ppo/ to, of any eager file and its fast one.
+
+    ./run.sh check ~/idea/my_ppo.py                          # under a minute for a copy of ppo
+    ./run.sh check ~/idea/my_ppo.py --compile --env-id Acrobot-v1
+
+runs both versions on the CPU, a few short rollouts of episodes of at most 20 steps, and holds what
+they computed side by side: losses, returns and weights to the last bit without speed flags, with
+--compile the first two updates' losses within a tolerance; each resumed from the other's
+checkpoint; scored by ppo_eval. Other flags go to both. A line a check; status 1 if one fails.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lib.pairs import changes, versions
+from lib.parity import PIXELS, VECTORS, assert_close, assert_the_same, curves, run_main
+from lib.records import Failure, python, run_process
+
+import torch
+
+LIMIT = 20  # steps of an episode, so that some end by themselves and some are cut
+ITERATIONS, MORE = 6, 9  # of a run, and of one that goes on with it
+SMALL = "--num-envs 4 --num-steps 32 --num-minibatches 2 --update-epochs 2".split()
+SMALL += ["--learning-rate", str(2**-9)]
+ROWS = 4 * 32
+TIMED = 4000  # environment steps of a run whose speed is measured, at least
+
+
+@contextlib.contextmanager
+def short_episodes():
+    """Gymnasium's and EnvPool's environments end after LIMIT steps."""
+    import gymnasium
+
+    modules = [gymnasium]
+    with contextlib.suppress(ImportError):
+        import envpool
+
+        modules.append(envpool)
+    makes = [module.make for module in modules]
+    for module, make in zip(modules, makes, strict=True):
+        module.make = partial(make, max_episode_steps=LIMIT)
+    try:
+        yield
+    finally:
+        for module, make in zip(modules, makes, strict=True):
+            module.make = make
+
+
+class Pair:
+    """An eager and a fast file, their runs and what was found."""
+
+    def __init__(self, eager: Path, fast: Path, flags: list[str], folder: Path):
+        self.eager, self.fast, self.flags, self.folder = eager, fast, flags, folder
+        self.runs, self.curves, self.failed = {}, {}, 0
+        self.bound = PIXELS if "nn.Conv2d" in eager.read_text() else VECTORS
+
+    def train(self, path: Path, *flags, name: str):
+        """A run by small sizes and these flags; what it prints is shown if it ends the process."""
+        printed, runs_dir = io.StringIO(), self.folder / name
+        flags = [*SMALL, "--total-timesteps", ROWS * ITERATIONS, *self.flags, *flags]
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            try:
+                return run_main(path, *flags, runs_dir=runs_dir)
+            except SystemExit as end:
+                said = printed.getvalue().strip() if end.code == 2 else f"{path.name}: {end}"
+                raise Failure(said) from None
+
+    def say(self, what: str, check: Callable[[], str]) -> None:
+        """A line of the table: what a check saw, or what it fails with."""
+        try:
+            seen, result = check(), "ok"
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            kind = (
+                "" if isinstance(error, AssertionError | Failure) else f"{type(error).__name__}: "
+            )
+            seen, result = kind + lines[0], "FAIL"
+            self.failed += 1
+        print(f"{what:14}{result:6}{seen}", flush=True)
+
+    def same(self) -> str:
+        """Without speed flags: losses, returns, weights and rows."""
+        for path in (self.eager, self.fast):
+            self.runs[path] = self.train(path, name=path.stem)
+            self.curves[path] = curves(self.runs[path])
+        one, two = self.curves.values()
+        assert_the_same(one, two, *self.runs.values())
+        ended = len(one.get("charts/episodic_return", []))
+        numbers = sum(x.numel() for x in self.runs[self.eager].agent.parameters())
+        said = f"{len(one)} curves of {ITERATIONS} updates, {ended} episodes, {numbers:,} weights: "
+        return said + "to the last bit"
+
+    def compiled(self) -> str:
+        """The first two updates' losses."""
+        run = self.train(self.fast, "--compile", name="compiled")
+        assert "compile" in run.mode, f"ran in mode {run.mode}"
+        found = assert_close(self.curves[self.eager], curves(run), 2, self.bound)
+        return f"losses of two updates within {found:.1g} of their size (bound {self.bound:g})"
+
+    def resumed(self) -> str:
+        """Each version goes on with the other's run, and first with a learning rate of 0."""
+        runs, found = {self.eager: self.fast, self.fast: self.eager}, []
+        for path, other in runs.items():
+            kept = Path(self.runs[other].run_dir)
+            saved = torch.load(kept / "checkpoint.pt", "cpu", weights_only=True)
+            for flags in (["--learning-rate", 0], []):
+                copy = self.folder / f"{path.stem}-{len(flags)}"
+                shutil.copytree(kept, copy)
+                flags += ["--resume", copy, "--total-timesteps", ROWS * MORE]
+                run = self.train(path, *flags, name="resumed")
+                begun, ended = saved["global_step"], run.global_step
+                assert begun < ended <= ROWS * MORE, f"{path.name}: {begun} to {ended} steps"
+                if "--learning-rate" in flags:
+                    for key, rows in run.agent.state_dict().items():
+                        same = torch.equal(rows, saved["agent"][key])
+                        assert same, f"{path.name} does not begin with the weights saved: {key}"
+            found.append(run)
+        assert_the_same(*map(curves, found), *found)
+        return (
+            f"each from the other's step {begun} to {ended}, from the weights saved, the same bits"
+        )
+
+    def scored(self) -> str:
+        """By ppo_eval, in a process, both versions' runs."""
+        found = []
+        for path, run in self.runs.items():
+            flags = ["--episodes", 2, "--num-envs", 2, "--max-steps", 200]
+            said = run_process(python("ppo/ppo_eval.py", run.run_dir, *flags), os.environ.copy())
+            found.append(f"{path.stem}: {said.strip().splitlines()[-1]}")
+        return found[0] + ("" if len(found) < 2 else "; the fast version's run as well")
+
+    def speed(self, path: Path, *flags) -> str:
+        """Steps/s by the script's own sizes, in one short run."""
+        sizes = self.runs[self.eager].tyro.cli(self.runs[self.eager].Args, args=self.flags)
+        iterations = max(4, -(-TIMED // sizes.batch_size))
+        more = ["--measure-burnin", 1, "--total-timesteps", iterations * sizes.batch_size]
+        printed, given = io.StringIO(), [*self.flags, *flags, *more]
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            run = run_main(path, *given, runs_dir=self.folder / "speed")
+        said = f"{sizes.num_envs} envs x {sizes.num_steps} steps, {iterations - 1} rollouts"
+        return f"{run.sps:,} steps/s ({said})"
+
+
+def main() -> int:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("run.sh check", description=__doc__, formatter_class=form)
+    parser.add_argument("path", metavar="PATH", help="of either version, or a NAME of ppo/")
+    parser.add_argument("--compile", action="store_true", help="compile the fast version, too")
+    args, flags = parser.parse_known_args()
+    try:
+        eager, fast = versions(args.path)
+    except Failure as failure:
+        print(f"run.sh check: {failure}", file=sys.stderr)
+        return 2
+    sys.path.insert(0, str(eager.parent))  # where it would be run from
+    hunks = changes(eager, fast)
+    with tempfile.TemporaryDirectory() as folder:
+        pair = Pair(eager, fast, flags, Path(folder))
+        with short_episodes():
+            pair.say("same losses", pair.same)
+            if fast not in pair.runs:  # nothing to go on with
+                return 1
+            if args.compile:
+                pair.say("--compile", pair.compiled)
+            pair.say("--resume", pair.resumed)
+        pair.say("ppo_eval", pair.scored)
+        rewritten = sum(line[0] == "-" for hunk in hunks for line in hunk)
+        lines = f"{sum(map(len, hunks))} changed lines in {len(hunks)} hunks"
+        pair.say("diff", lambda: f"{lines}, {rewritten} of them eager lines that fast rewrites")
+        pair.say("eager", lambda: pair.speed(eager))
+        if args.compile:
+            pair.say("fast compiled", lambda: pair.speed(fast, "--compile"))
+        else:
+            pair.say("fast", lambda: pair.speed(fast))
+    return int(pair.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

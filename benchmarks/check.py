@@ -11,8 +11,8 @@ checkpoint; scored by ppo_eval. Other flags go to both. A line a check; status 1
 
 import argparse
 import contextlib
-import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -21,17 +21,24 @@ from functools import partial
 from pathlib import Path
 
 from lib.pairs import changes, versions
-from lib.parity import PIXELS, VECTORS, assert_close, assert_the_same, curves, run_main
+from lib.parity import (
+    ITERATIONS,
+    PIXELS,
+    SIZES,
+    SMALL,
+    VECTORS,
+    assert_close,
+    assert_the_same,
+    curves,
+    run_main,
+)
 from lib.records import Failure, python, run_process
 
 import torch
 
 LIMIT = 20  # steps of an episode, so that some end by themselves and some are cut
-ITERATIONS, MORE = 6, 9  # of a run, and of one that goes on with it
-SMALL = "--num-envs 4 --num-steps 32 --num-minibatches 2 --update-epochs 2".split()
-SMALL += ["--learning-rate", str(2**-9)]
-ROWS = 4 * 32
-TIMED = 4000  # environment steps of a run whose speed is measured, at least
+MORE = 3 * 32  # steps of a run that goes on with one
+TIMED = 4000  # steps of a run whose speed is measured, at least
 
 
 @contextlib.contextmanager
@@ -54,6 +61,24 @@ def short_episodes():
             module.make = make
 
 
+@contextlib.contextmanager
+def quiet():
+    """What is printed meanwhile, libraries' messages too, goes to a file, which this returns."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield file
+        finally:
+            for number, old in enumerate(kept, 1):
+                os.dup2(old, number)
+                os.close(old)
+
+
 class Pair:
     """An eager and a fast file, their runs and what was found."""
 
@@ -64,25 +89,27 @@ class Pair:
 
     def train(self, path: Path, *flags, name: str):
         """A run by small sizes and these flags; what it prints is shown if it ends the process."""
-        printed, runs_dir = io.StringIO(), self.folder / name
-        flags = [*SMALL, "--total-timesteps", ROWS * ITERATIONS, *self.flags, *flags]
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        flags = [*SMALL, *SIZES, *self.flags, *flags]
+        with quiet() as printed:
             try:
-                return run_main(path, *flags, runs_dir=runs_dir)
-            except SystemExit as end:
-                said = printed.getvalue().strip() if end.code == 2 else f"{path.name}: {end}"
-                raise Failure(said) from None
+                return run_main(path, *flags, runs_dir=self.folder / name)
+            except SystemExit as stop:
+                end = stop
+                printed.seek(0)
+                said = printed.read().strip()
+        if not self.runs and end.code == 2:  # the flags are none of the script's
+            print(said, file=sys.stderr)
+            raise SystemExit(2)
+        raise Failure(f"{path.name}: {end}")
 
     def say(self, what: str, check: Callable[[], str]) -> None:
         """A line of the table: what a check saw, or what it fails with."""
         try:
             seen, result = check(), "ok"
         except Exception as error:
-            lines = str(error).strip().splitlines() or [""]
-            kind = (
-                "" if isinstance(error, AssertionError | Failure) else f"{type(error).__name__}: "
-            )
-            seen, result = kind + lines[0], "FAIL"
+            seen, result = (str(error).strip().splitlines() or [""])[0], "FAIL"
+            if not isinstance(error, AssertionError | Failure):
+                seen = f"{type(error).__name__}: {seen}"
             self.failed += 1
         print(f"{what:14}{result:6}{seen}", flush=True)
 
@@ -114,10 +141,11 @@ class Pair:
             for flags in (["--learning-rate", 0], []):
                 copy = self.folder / f"{path.stem}-{len(flags)}"
                 shutil.copytree(kept, copy)
-                flags += ["--resume", copy, "--total-timesteps", ROWS * MORE]
+                begun = saved["global_step"]
+                flags += ["--resume", copy, "--total-timesteps", begun + MORE]
                 run = self.train(path, *flags, name="resumed")
-                begun, ended = saved["global_step"], run.global_step
-                assert begun < ended <= ROWS * MORE, f"{path.name}: {begun} to {ended} steps"
+                ended = run.global_step
+                assert begun < ended <= begun + MORE, f"{path.name}: {begun} to {ended} steps"
                 if "--learning-rate" in flags:
                     for key, rows in run.agent.state_dict().items():
                         same = torch.equal(rows, saved["agent"][key])
@@ -134,17 +162,18 @@ class Pair:
         for path, run in self.runs.items():
             flags = ["--episodes", 2, "--num-envs", 2, "--max-steps", 200]
             said = run_process(python("ppo/ppo_eval.py", run.run_dir, *flags), os.environ.copy())
-            found.append(f"{path.stem}: {said.strip().splitlines()[-1]}")
-        return found[0] + ("" if len(found) < 2 else "; the fast version's run as well")
+            means = re.findall(r"mean:? (-?[\d.,]*\d)", said)
+            assert means, f"{path.stem}: it prints no mean"
+            found.append(f"{path.stem} {means[0]}")
+        return f"means of 2 episodes: {', '.join(found)}"
 
     def speed(self, path: Path, *flags) -> str:
         """Steps/s by the script's own sizes, in one short run."""
         sizes = self.runs[self.eager].tyro.cli(self.runs[self.eager].Args, args=self.flags)
         iterations = max(4, -(-TIMED // sizes.batch_size))
         more = ["--measure-burnin", 1, "--total-timesteps", iterations * sizes.batch_size]
-        printed, given = io.StringIO(), [*self.flags, *flags, *more]
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            run = run_main(path, *given, runs_dir=self.folder / "speed")
+        with quiet():
+            run = run_main(path, *self.flags, *flags, *more, runs_dir=self.folder / "speed")
         said = f"{sizes.num_envs} envs x {sizes.num_steps} steps, {iterations - 1} rollouts"
         return f"{run.sps:,} steps/s ({said})"
 

@@ -76,8 +76,8 @@ def side(given: str, common: list[str]) -> Side:
         raise Failure(f"{path.name}: {failure}") from None
     asked = [word.partition("=")[0] for word in (*own, *common) if re.match("--[a-z]", word)]
     asked = [word.removeprefix("--").replace("-", "_") for word in asked]
-    asked = [word if word in known else word.removeprefix("no_") for word in asked]
-    if missing := [word for word in (*NEEDED, *asked) if word not in known]:
+    have = known | {f"no_{word}": None for word in known}
+    if missing := [word for word in (*NEEDED, *asked) if word not in have]:
         flags = ", ".join(f"--{word.replace('_', '-')}" for word in missing)
         raise Failure(f"{path.name} has no {flags}")
     return Side(" ".join([path.stem, *own]), path, own, text)

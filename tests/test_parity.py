@@ -13,14 +13,21 @@ import numpy as np
 import pytest
 from helpers import PAIRS, PPO, ROOT, insert, kind, load, run_main
 from lib.pairs import changes
-from lib.parity import PIXELS, VECTORS, assert_close, assert_the_same, curves, differences
+from lib.parity import (
+    ITERATIONS,
+    PIXELS,
+    SIZES,
+    SMALL,
+    VECTORS,
+    assert_close,
+    assert_the_same,
+    curves,
+    differences,
+)
 from test_reference import ScriptedALE, ScriptedGames
 
 import torch
 
-ITERATIONS = 8
-SIZES = ["--total-timesteps", ITERATIONS * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
-SMALL = "--num-envs 4 --num-steps 8 --num-minibatches 2".split()
 HOPPER = ["--env-id", "Hopper-v4"]
 
 

@@ -14,6 +14,10 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 
+# a short run's flags
+ITERATIONS = 8
+SMALL = "--num-envs 4 --num-steps 8 --num-minibatches 2".split()
+SIZES = ["--total-timesteps", ITERATIONS * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
 # --compile rounds differently, and training amplifies it: bounds of the first two updates' losses,
 # over the largest value of a curve. tests/test_parity.py has what was seen
 VECTORS, PIXELS = 3e-4, 1e-3

@@ -186,6 +186,14 @@ fi
 if [ "$task" = check ] || [ "$task" = compare ]; then
   exec "$venv/bin/python" "$root/benchmarks/$task.py" "$@"
 fi
+case $script in # those that a GPU is known to slow down, by records of an H200: the guide has them
+  "$root"/ppo/ppo.py | "$root"/ppo/ppo_continuous_action.py)
+    if [ -e /dev/nvidiactl ] && [[ ! " $* " =~ \ --((no-)?cuda|resume)[\ =] ]]; then
+      echo "run.sh: adds --no-cuda, as a GPU slows this eager version down; --cuda overrules it" >&2
+      set -- --no-cuda "$@"
+    fi
+    ;;
+esac
 if uses '^import torch\.distributed'; then
   processes=$("$venv/bin/python" -c 'import torch; print(torch.cuda.device_count() or 2)')
   exec "$venv/bin/torchrun" --standalone --nproc-per-node "$processes" "$script" "$@"

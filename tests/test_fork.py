@@ -311,3 +311,23 @@ def test_run_sh_takes_a_path(name, needs, runner, tmp_path):
     assert "kept" not in said or "atari" in name
     done = call("idea/none.py")
     assert done.returncode == 2 and "idea/none.py" in done.stderr
+
+
+def test_run_sh_keeps_small_networks_off_a_gpu(tmp_path):
+    """The eager versions that it slows down, unless asked to; not those that go on with a run."""
+    stub(tmp_path, "")
+    text = (tmp_path / "run.sh").read_text()
+    (tmp_path / "run.sh").write_text(text.replace("/dev/nvidiactl", str(tmp_path / "gpu")))
+    for name in ("ppo", "ppo_torchcompile"):
+        (tmp_path / f"ppo/{name}.py").touch()
+
+    def given(*words):
+        command = ["bash", tmp_path / "run.sh", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stderr.splitlines()[-1].partition(".py ")[2]
+
+    assert given("ppo", "--seed", "3") == "--seed 3"
+    (tmp_path / "gpu").touch()
+    assert given("ppo", "--seed", "3") == "--no-cuda --seed 3"
+    for words in (["ppo", "--cuda"], ["ppo", "--resume", "x"], ["ppo_torchcompile", "--compile"]):
+        assert given(*words) == " ".join(words[1:])

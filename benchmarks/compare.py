@@ -141,7 +141,7 @@ def picture(found: dict[str, dict[str, list[dict]]], path: Path) -> None:
     found = {env_id: runs for env_id, runs in found.items() if any(runs.values())}
     if not found:
         return
-    note = "Mean and one standard deviation over seeds of the episodes since the last point"
+    note = "Mean and one standard deviation over seeds"
     fig, named = figure(max(5.0, 4.0 * len(found)), 3.8, note), {}
     for i, (env_id, sides) in enumerate(found.items(), 1):
         ax = fig.add_subplot(1, len(found), i, title=env_id, xlabel="environment steps")

@@ -32,7 +32,7 @@ def apply(patch: Path, path: Path, shown: str) -> None:
     text = patch.read_text()
     heads = list(HEADER.finditer(text))
     if len(heads) != 1:
-        raise Failure(f"{patch} changes {len(heads)} files; make it by git diff ppo/NAME.py")
+        raise Failure(f"{near(patch)} changes {len(heads)} files; make it by git diff ppo/NAME.py")
     hunks = re.findall(r"^@@ .*$", text, re.MULTILINE)
     body = f"--- a/{path.name}\n+++ b/{path.name}\n{text[heads[0].end() :]}"
     # in no repository: within one, git apply leaves out what is not below its folder
@@ -46,13 +46,15 @@ def apply(patch: Path, path: Path, shown: str) -> None:
             return
     failed = [int(n) for n in re.findall(r"Rejected hunk #(\d+)", done.stderr)]
     said = "; ".join(f"hunk {n} of {len(hunks)}, '{hunks[n - 1]}'" for n in failed)
-    raise Misfit(f"{patch} does not fit {shown}: {said or done.stderr.strip()}")
+    raise Misfit(f"{near(patch)} does not fit {shown}: {said or done.stderr.strip()}")
 
 
 def near(path: Path) -> str:
-    """A path as it is typed here: relative where that does not climb far."""
-    found = os.path.relpath(path)
-    return str(path.resolve()) if found.startswith("../..") else found
+    """A path as it is typed here: from this folder on, or from home on, or whole."""
+    for folder, shown in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if path.resolve().is_relative_to(folder.resolve()):
+            return shown + shlex.quote(str(path.resolve().relative_to(folder.resolve())))
+    return shlex.quote(str(path.resolve()))
 
 
 def write(texts: dict[Path, str]) -> None:
@@ -97,7 +99,7 @@ def main() -> int:
     except (Failure, OSError) as failure:
         print(f"run.sh fork: {failure}. Nothing was written.", file=sys.stderr)
         if isinstance(failure, Misfit):
-            three = shlex.join(map(near, (mine[1], sources[0], mine[0])))
+            three = " ".join(map(near, (mine[1], sources[0], mine[0])))
             print(
                 "To merge what does not fit: fork without it, make the change in "
                 f"{near(mine[0])}, then\n    git merge-file {three}",
@@ -106,15 +108,16 @@ def main() -> int:
         return 2
     run, (eager, fast), source = near(ROOT / "run.sh"), map(near, mine), near(sources[0])
     run = run if "/" in run else f"./{run}"
-    lines = {
-        "train": [[run, eager], [run, fast, "--compile"]],
-        "diff": [["diff", "-u", source, eager], ["diff", "-u", eager, fast]],
-        "check": [[run, "check", eager, "--compile"]],
-        "compare": [[run, "compare", source, eager]],
-    }
     print(f"{eager} and {fast} are written. Next:")
-    for what, commands in lines.items():
-        print("\n".join(f"  {what:9}{shlex.join(words)}" for words in commands))
+    for what, line in (
+        ("train", f"{run} {eager}"),
+        ("", f"{run} {fast} --compile"),
+        ("diff", f"diff -u {source} {eager}"),
+        ("", f"diff -u {eager} {fast}"),
+        ("check", f"{run} check {eager} --compile"),
+        ("compare", f"{run} compare {source} {eager}"),
+    ):
+        print(f"  {what:9}{line}")
     return 0
 
 

@@ -150,8 +150,7 @@ def test_check(pair, here, monkeypatch):
         "--resume",
         "ppo_eval",
         "diff",
-        "eager",
-        "fast compiled",
+        "speed",
     ]
     assert {result for result, _ in table(done).values()} == {"ok"}, done.out
     assert done.returncode == 0 and not done.err
@@ -176,7 +175,7 @@ def test_check_sees_a_broken_pair(broken, pair, tmp_path, here, monkeypatch):
     done = here(check, tmp_path / "mine.py")
     assert done.returncode == 1 and table(done)[sees][0] == "FAIL", done.out
     assert broken != "loss" or "losses/" in table(done)[sees][1]
-    assert broken == "flag" or table(done)["eager"][0] == "ok"
+    assert broken == "flag" or table(done)["speed"][0] == "ok"
 
 
 def test_check_says_what_it_cannot_check(pair, tmp_path, here):

@@ -43,6 +43,9 @@ import re
 import signal
 import sys
 import time
+
+# fast, CUDA graph: where no graph replays
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,7 +60,6 @@ import torch.nn as nn
 import torch.optim as optim
 
 # fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-os.environ.setdefault("TD_LOGGING_LEVEL", "WARNING")  # no line for each capture
 from tensordict import from_module
 from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
@@ -84,6 +86,11 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile acting and the gradients; the first iteration takes longer
+    cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
+    channels_last: bool = True  # store observations as NHWC, if compiled
+    bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits: other trajectories
 
     env_id: str = "ALE/Breakout-v5"  # ALE's name of an Atari game, with or without ALE/
     repeat_action_probability: float = 0.0  # probability of a sticky action; ALE recommends 0.25
@@ -104,11 +111,6 @@ class Args:
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
     cleanrl_semantics: bool = False  # train on autoreset steps; time limits are terminal
-    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile acting and the gradients; the first iteration takes longer
-    cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
-    channels_last: bool = True  # store observations as NHWC, if compiled
-    bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits: other trajectories
 
     def __post_init__(self):
         self.env_id = f"ALE/{self.env_id.removeprefix('ALE/')}"
@@ -173,19 +175,6 @@ def act(agent, row):
     row["logprobs"][:] = probs.log_prob(action)
     row["values"][:] = value
     return action
-
-
-# fast, CUDA graph: a step in one launch; each copy between host and device was a launch of its own
-def act_captured(agent, storage, row, step, obs_host, action_host):
-    """act, with the observation from the host's memory and the actions to it, both pinned.
-
-    row: fields (N, ...) of a step; step: (1,) int64, their row in the storage, then the next one.
-    """
-    row["obs"].copy_(obs_host, non_blocking=True)
-    action_host.copy_(act(agent, row), non_blocking=True)
-    for key, values in row.items():
-        storage[key][step] = values
-    step += 1
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -279,6 +268,43 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
+# fast, CUDA graph: a step in one launch; each copy between host and device was a launch of its own
+def act_captured(agent, storage, row, step, obs_host, action_host):
+    """act, with the observation from the host's memory and the actions to it, both pinned.
+
+    row: fields (N, ...) of a step; step: (1,) int64, their row in the storage, then the next one.
+    """
+    row["obs"].copy_(obs_host, non_blocking=True)
+    action_host.copy_(act(agent, row), non_blocking=True)
+    for key, values in row.items():
+        storage[key][step] = values
+    step += 1
+
+
+# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+def numbers(agent, optimizer, *inputs):
+    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+
+
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
+# the graph captured
+def captured(train_epoch, *inputs):
+    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+    at_capture = numbers(*inputs)
+
+    def epoch(*arguments):
+        if numbers(*inputs) == at_capture:
+            return graph(arguments[-1])
+        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        return train_epoch(*arguments)
+
+    return epoch
+
+
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
 
 
@@ -355,9 +381,8 @@ if __name__ == "__main__":
     mode = "+".join(name for name, on in modes.items() if on) or "eager"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
-    if not args.compile and not cudagraphs:
-        print("running eagerly: --compile makes this script fast, with a GPU --cudagraphs too")
-    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    print(f"mode: {mode}")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed(args.seed + global_step)
     torch.manual_seed(args.seed)
@@ -370,19 +395,8 @@ if __name__ == "__main__":
 
     # agent and optimizer; fused: one kernel steps all parameters
     agent = Agent(envs).to(device)
-    # fast, CUDA graph: a second agent acts, without a graph too. It shares the memory of the first
-    # one's weights but has no gradients: these belong to the graph of training
-    agent_inference = copy.deepcopy(agent)
-    from_module(agent).data.to_module(agent_inference)
-    # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
-    # parameters, heads, losses and Adam stay float32
-    if args.bfloat16:
-        for network in (agent.network, agent_inference.network):
-            network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
-            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
-    # fast, CUDA graph: a tensor, which a replay reads anew; a float would be frozen into the graph
-    lr = torch.tensor(args.learning_rate, device=device) if cudagraphs else args.learning_rate
-    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=cudagraphs)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
@@ -404,11 +418,6 @@ if __name__ == "__main__":
         "returns": torch.zeros((T + 1, N), device=device),
         "valid": torch.zeros((T + 1, N), device=device),
     }
-    # fast, both: observations as the convolutions read them, channels last (NHWC); else each
-    # minibatch is laid out anew
-    if args.compile and args.channels_last:
-        rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
-        storage["obs"] = rows.unflatten(0, (T + 1, N))
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
     obs[T] = torch.from_numpy(next_obs)
@@ -421,6 +430,24 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
+    # fast, both: observations as the convolutions read them, channels last (NHWC); else each
+    # minibatch is laid out anew
+    if args.compile and args.channels_last:
+        rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
+        storage["obs"] = obs = rows.unflatten(0, (T + 1, N))
+        batch["obs"] = obs[:T].flatten(0, 1)
+    # fast, CUDA graph: a second agent acts in it. It shares the memory of the first one's weights,
+    # but has no gradients: these belong to the graph of training
+    agent_inference = agent
+    if cudagraphs:
+        agent_inference = copy.deepcopy(agent)
+        from_module(agent).data.to_module(agent_inference)
+    # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
+    # parameters, heads, losses and Adam stay float32
+    if args.bfloat16:
+        for network in {agent.network, agent_inference.network}:
+            network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
+            network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
     # fast, both: acting becomes one call of fused kernels, and so do network, loss, backward and
     # clipping; else each operation passes over memory on its own
     if args.compile:
@@ -430,17 +457,17 @@ if __name__ == "__main__":
 
     # fast, CUDA graph: one launch for a step, and one for an epoch. The first three calls of each
     # run as they are, and only then is the graph captured
-    def run_epoch(b_inds):
-        return train_epoch(agent, optimizer, batch, args, b_inds)
-
+    replays = cudagraphs
     if cudagraphs:
-        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+        optimizer.param_groups[0]["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
         buffers = {key: storage[key][T].clone() for key in ("obs", "actions", "logprobs", "values")}
         next_row = torch.zeros(1, dtype=torch.int64, device=device)
         obs_host = torch.from_numpy(next_obs).pin_memory()
         action_host = torch.zeros(N, dtype=torch.int64).pin_memory()
         static = agent_inference, storage, buffers, next_row, obs_host, action_host
         run_step = CudaGraphModule(lambda: act_captured(*static), warmup=3)
+        at_capture = numbers(agent, optimizer, args)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -454,22 +481,24 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        # fast, CUDA graph: the graph counts the rows itself
-        if cudagraphs:
+        # fast, CUDA graph: the graph counts the rows itself. subtle: it keeps numbers, and is left
+        # for good when one has changed, as a fork may anneal an attribute of its agent
+        replays = replays and numbers(agent, optimizer, args) == at_capture
+        if replays:
             next_row.zero_()
         for step in range(T):
             # fast, CUDA graph: one launch, one wait
-            if cudagraphs:
+            if replays:
                 run_step()
                 torch.cuda.current_stream().synchronize()  # sync
                 action = action_host
             else:
                 row = {key: rows[step] for key, rows in storage.items()}  # views
-                action = act(agent_inference, row)
+                action = act(agent, row)
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as PyTorch's
             # copy wakes threads that spin on the simulator's cores (seen: half the speed, 16 cores)
-            if cudagraphs:
+            if replays:
                 np.copyto(obs_host.numpy(), next_obs)
             else:
                 obs[step + 1] = torch.from_numpy(next_obs)  # sync
@@ -488,7 +517,7 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # fast, CUDA graph: no launch follows the last step
-        if cudagraphs:
+        if replays:
             obs[T] = obs_host  # sync
 
         # Advantages
@@ -504,13 +533,11 @@ if __name__ == "__main__":
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        # fast, CUDA graph: in place, where the captured Adam reads it
-        optimizer.param_groups[0]["lr"] = lr.fill_(lrnow) if cudagraphs else lrnow
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            # fast, CUDA graph: train_epoch in one launch; without a graph it is called
-            losses.append(run_epoch(b_inds))
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
@@ -558,6 +585,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
+        # fast, both: for tables of speed
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

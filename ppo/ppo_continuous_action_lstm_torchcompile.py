@@ -35,7 +35,7 @@ M = T * E rows, all those of E environments.
 # ///
 import argparse
 
-# fast, both: a copy of the agent has the weights that act
+# fast, CUDA graph: weights are fetched by copying the agent
 import copy
 import json
 import os
@@ -44,6 +44,9 @@ import re
 import signal
 import sys
 import time
+
+# fast, both: where PyTorch acts after all, or no graph replays
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -57,7 +60,6 @@ import torch.nn as nn
 import torch.optim as optim
 
 # fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-os.environ.setdefault("TD_LOGGING_LEVEL", "WARNING")  # no line for each capture
 from tensordict.nn import CudaGraphModule
 from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
@@ -85,6 +87,11 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile the loss; the first iteration takes longer
+    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
+    numpy_acting: bool = True  # act in NumPy, if compiled or captured
+    fused_lstm: bool = True  # learn with all rows in one call, if compiled and not captured
 
     env_id: str = "Pendulum-v1"  # Gymnasium id
     hide: tuple[int, ...] | None = None  # entries left out of obs; None: Pendulum-v1's velocity
@@ -105,11 +112,6 @@ class Args:
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
     cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
-    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile the loss; the first iteration takes longer
-    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
-    numpy_acting: bool = True  # act in NumPy, if compiled or captured
-    fused_lstm: bool = True  # learn with all rows in one call, if compiled and not captured
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -265,26 +267,6 @@ def act(agent, row, lstm_state):
     return action, lstm_state
 
 
-# fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
-def agent_numpy(weights, obs, dones, lstm_state):
-    """obs (N, D), dones (N,), lstm_state (2, 2, N, H) -> mean (N, A), value (N,), lstm_state.
-
-    All are arrays. weights: those of actor and critic stacked, (2, inputs, outputs) or (2,
-    outputs), so that one product computes both; those of the two heads, which come last, are not.
-    """
-    w1, b1, w_x, b_x, w_h, b_h, w_mean, w_critic, b_mean, b_critic = weights
-    h, c = lstm_state.swapaxes(0, 1)  # (2, N, H) each, of actor and critic
-    x = np.tanh(obs @ w1 + b1[:, None])
-    gates = x @ w_x + h @ w_h + (b_x + b_h)[:, None]  # (2, N, 4 H)
-    i, f, g, o = np.split(gates, 4, axis=2)
-    i, f, o = (0.5 + 0.5 * np.tanh(0.5 * gate) for gate in (i, f, o))  # sigmoids
-    c = f * c + i * np.tanh(g)
-    h = o * np.tanh(c)
-    mean = h[0] @ w_mean + b_mean
-    value = (h[1] @ w_critic + b_critic).squeeze(-1)
-    return mean, value, np.stack([h, c], axis=1) * (dones == 0)[:, None]
-
-
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
 
@@ -377,6 +359,96 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
     return torch.stack(losses)
 
 
+# fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
+def agent_numpy(weights, obs, dones, lstm_state):
+    """obs (N, D), dones (N,), lstm_state (2, 2, N, H) -> mean (N, A), value (N,), lstm_state.
+
+    All are arrays. weights: those of actor and critic stacked, (2, inputs, outputs) or (2,
+    outputs), so that one product computes both; those of the two heads, which come last, are not.
+    """
+    w1, b1, w_x, b_x, w_h, b_h, w_mean, w_critic, b_mean, b_critic = weights
+    h, c = lstm_state.swapaxes(0, 1)  # (2, N, H) each, of actor and critic
+    x = np.tanh(obs @ w1 + b1[:, None])
+    gates = x @ w_x + h @ w_h + (b_x + b_h)[:, None]  # (2, N, 4 H)
+    i, f, g, o = np.split(gates, 4, axis=2)
+    i, f, o = (0.5 + 0.5 * np.tanh(0.5 * gate) for gate in (i, f, o))  # sigmoids
+    c = f * c + i * np.tanh(g)
+    h = o * np.tanh(c)
+    mean = h[0] @ w_mean + b_mean
+    value = (h[1] @ w_critic + b_critic).squeeze(-1)
+    return mean, value, np.stack([h, c], axis=1) * (dones == 0)[:, None]
+
+
+# fast, both: actor and critic have the same layers
+def numpy_weights(agent):
+    """The weights that agent_numpy takes, as arrays."""
+    pairs = zip(agent.actor_mean.parameters(), agent.critic.parameters(), strict=True)
+    *layers, weights, biases = ([p.detach().t() for p in pair] for pair in pairs)
+    return [torch.stack(pair).numpy() for pair in layers] + [p.numpy() for p in weights + biases]
+
+
+# fast, both: only where NumPy acts as act does
+@torch.no_grad()
+def checked_weights(act, agent, storage, obs, dones, lstm_state):
+    """The weights with which agent_numpy does what act does; None, and a warning, if it does not.
+
+    obs (N, D), lstm_state (2, 2, N, H), tensors; dones (N,), an array; all on the host.
+    subtle: both act once, from the same noise. So what acts is the agent's policy as it is now,
+    whatever a fork changed: actions, and what act stores of them, are compared.
+    """
+    try:
+        weights = numpy_weights(agent)
+        nudge = 1 + 1e-6 * (torch.arange(obs.shape[-1]) % 2)
+        inputs = (x.numpy() for x in (obs, obs * nudge))
+        found, nudged = (agent_numpy(weights, x, dones, lstm_state.numpy()) for x in inputs)
+        # adding up large numbers loses their seventh digit
+        atol = 1e-4 + max(np.abs(x - y).max() for x, y in zip(found, nudged, strict=True))
+        mean, value, next_state = found
+        row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
+        row |= {"obs": obs, "dones": torch.from_numpy(dones).float()}
+        with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            state = torch.get_rng_state()
+            acted, acted_state = act(agent, row, lstm_state)
+            drawn = torch.get_rng_state()
+            torch.set_rng_state(state)
+            noise = torch.empty(mean.shape).normal_()
+            same = torch.equal(drawn, torch.get_rng_state())
+        std = agent.actor_logstd.exp()  # (1, A)
+        logprob = Normal(torch.from_numpy(mean), std).log_prob(acted).sum(-1)
+        pairs = [(mean + (std * noise).numpy(), acted), (logprob, row["logprobs"])]
+        pairs += [(value, row["values"]), (next_state, acted_state)]
+        if not same or not all(np.allclose(x, y, 1e-4, atol) for x, y in pairs):
+            raise ValueError("agent_numpy is not what act does")
+        return weights
+    except Exception as error:  # what a fork's network raises is its own affair
+        warnings.warn(f"PyTorch acts, some 0.3 ms a step slower: {error}", stacklevel=2)
+        return None
+
+
+# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+def numbers(agent, optimizer, *inputs):
+    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+
+
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
+# the graph captured
+def captured(train_epoch, *inputs):
+    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+    at_capture = numbers(*inputs)
+
+    def epoch(*arguments):
+        if numbers(*inputs) == at_capture:
+            return graph(arguments[-1])
+        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        return train_epoch(*arguments)
+
+    return epoch
+
+
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
 
 
@@ -450,12 +522,10 @@ if __name__ == "__main__":
     # fast, both: what was asked for and can run here
     cudagraphs = args.cudagraphs and device.type == "cuda"
     mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
-    numpy_acting = args.numpy_acting and mode != "eager"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
-    if mode == "eager":
-        print("running eagerly: --compile makes this script fast")
-    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    print(f"mode: {mode}")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed(args.seed + global_step)
     torch.manual_seed(args.seed)
@@ -468,9 +538,8 @@ if __name__ == "__main__":
 
     # agent, optimizer (fused: one kernel steps all parameters) and running statistics
     agent = Agent(envs).to(device)
-    # fast, CUDA graph: a tensor, which a replay reads anew; a float would be frozen into the graph
-    lr = torch.tensor(args.learning_rate, device=device) if cudagraphs else args.learning_rate
-    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=cudagraphs)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
     obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
     return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
     episodic_returns = []
@@ -518,23 +587,17 @@ if __name__ == "__main__":
         ppo_loss = torch.compile(ppo_loss)
         LSTM.fused = args.fused_lstm and not cudagraphs
 
-    # fast, CUDA graph: one launch for an epoch. The first three calls run as they are, and only
-    # then is the graph captured
-    def run_epoch(b_inds):
-        return train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds)
-
+    # fast, CUDA graph: train_epoch is called with the same arguments
     if cudagraphs:
-        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+        optimizer.param_groups[0]["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
 
     # fast, both: what acts is in the host's memory; on a CPU obs, actions and state are there
+    numpy_acting = args.numpy_acting and mode != "eager"
     if numpy_acting:
-        agent_inference = copy.deepcopy(agent).cpu().requires_grad_(False)
-        networks = agent_inference.actor_mean, agent_inference.critic
-        pairs = list(zip(*(network.parameters() for network in networks), strict=True))
         obs = obs.cpu()
         actions = storage["actions"].cpu()
-        lstm_state = lstm_state.cpu()
-        host_state = lstm_state.numpy()  # a view
+        host_state = lstm_state.cpu().numpy()
         host_means = np.zeros((T, N, *envs.single_action_space.shape), dtype=np.float32)
         host_values = np.zeros((T, N), dtype=np.float32)
         noise = torch.zeros(host_means.shape, device=device)
@@ -551,32 +614,21 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        # fast, both: to the device, where it is not if NumPy acts
-        initial_lstm_state[:] = lstm_state  # sync
+        initial_lstm_state[:] = lstm_state
         # fast, both: weights and noise are fetched once a rollout. The noise is drawn row by row,
         # as probs.sample() draws it: the same seed brings the same actions
         if numpy_acting:
-            agent_inference.load_state_dict(agent.state_dict())  # sync
-            weights = [torch.stack([p.t() for p in pair]).numpy() for pair in pairs[:6]]
-            weights += [p.t().numpy() for pair in pairs[6:] for p in pair]
+            host = copy.deepcopy(agent).cpu() if device.type == "cuda" else agent  # sync
+            seen = obs[0], dones[0], torch.from_numpy(host_state)
+            weights = checked_weights(act, host, storage, *seen)
+            if weights is None:
+                storage["obs"][0] = obs[0]  # back to the device, where act reads it
+                obs, numpy_acting = storage["obs"], False
+        if numpy_acting:
             for row in noise:
                 row.normal_()
-            std = agent_inference.actor_logstd.exp()  # (1, A)
+            std = host.actor_logstd.detach().exp()  # (1, A)
             scaled_noise = (noise.cpu() * std).numpy()  # sync
-            # subtle: a fork that changes Agent, or what act draws, must do so in NumPy too, or is
-            # stopped: from the same noise both draw the same actions
-            mean, value, next_state = agent_numpy(weights, obs[0].numpy(), dones[0], host_state)
-            row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
-            row |= {"obs": obs[0], "dones": torch.from_numpy(dones[0]).float()}
-            state = torch.get_rng_state()
-            acted, acted_state = act(agent_inference, row, lstm_state)
-            torch.set_rng_state(state)
-            action = mean + (torch.empty(noise[0].shape).normal_() * std).numpy()
-            torch.set_rng_state(state)
-            logprob = Normal(torch.from_numpy(mean), std).log_prob(acted).sum(-1)
-            expected = acted, row["logprobs"], row["values"], acted_state
-            for x, y in zip((action, logprob, value, next_state), expected, strict=True):
-                assert np.allclose(x, y, 1e-4, 1e-4), "what acts is not act"
         for step in range(T):
             # fast, both: the mean and the noise of probs.sample()
             if numpy_acting:
@@ -620,12 +672,12 @@ if __name__ == "__main__":
             probs = Normal(torch.from_numpy(host_means), std, validate_args=False)
             storage["logprobs"][:T] = probs.log_prob(actions[:T]).sum(-1)  # sync
             storage["values"][:T] = torch.from_numpy(host_values)  # sync
+            lstm_state = torch.from_numpy(host_state).to(device)  # sync
 
         # Advantages
         storage["dones"][T] = torch.from_numpy(dones[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            # fast, both: on the device, where obs and lstm_state are not if NumPy acted
-            row = storage["obs"][T], storage["dones"][T], lstm_state.to(device)  # sync
+            row = storage["obs"][T], storage["dones"][T], lstm_state
             _, storage["values"][T], _ = agent(*row)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
@@ -637,14 +689,12 @@ if __name__ == "__main__":
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        # fast, CUDA graph: in place, where the captured Adam reads it
-        optimizer.param_groups[0]["lr"] = lr.fill_(lrnow) if cudagraphs else lrnow
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             # whole environments, as a memory needs their rows in order of time
             b_inds = torch.randperm(N, device=device).view(args.num_minibatches, -1)
-            # fast, CUDA graph: train_epoch in one launch; without a graph it is called
-            losses.append(run_epoch(b_inds))
+            losses.append(train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds))
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
@@ -694,6 +744,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
+        # fast, both: for tables of speed
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

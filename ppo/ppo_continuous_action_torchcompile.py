@@ -34,7 +34,7 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # ///
 import argparse
 
-# fast, both: a copy of the agent has the weights that act
+# fast, CUDA graph: weights are fetched by copying the agent
 import copy
 import json
 import os
@@ -43,6 +43,9 @@ import re
 import signal
 import sys
 import time
+
+# fast, both: where PyTorch acts after all, or no graph replays
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,7 +59,6 @@ import torch.nn as nn
 import torch.optim as optim
 
 # fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-os.environ.setdefault("TD_LOGGING_LEVEL", "WARNING")  # no line for each capture
 from tensordict.nn import CudaGraphModule
 from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
@@ -84,6 +86,10 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile the gradients; the first iteration takes longer
+    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
+    numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     env_id: str = "HalfCheetah-v4"  # Gymnasium id
     total_timesteps: int = 1_000_000  # environment steps, rounded down to whole rollouts
@@ -103,10 +109,6 @@ class Args:
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
     cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
-    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile the gradients; the first iteration takes longer
-    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
-    numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -201,15 +203,6 @@ def act(agent, obs):
     return probs.sample()
 
 
-# fast, both: the actor in NumPy; calling PyTorch takes longer than computing so small a network
-def actor_numpy(layers, obs):
-    """obs (N, D) -> mean (N, A), arrays; layers: weights and biases of Agent.actor_mean."""
-    w1, b1, w2, b2, w3, b3 = layers
-    hidden = np.tanh(obs @ w1.T + b1)
-    hidden = np.tanh(hidden @ w2.T + b2)
-    return hidden @ w3.T + b3
-
-
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
 
@@ -301,6 +294,95 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
+# fast, both: calling PyTorch takes longer than computing so small a network
+def in_numpy(layer):
+    """A layer, or a Sequential, as a function of an array, with the weights that it has now.
+
+    One that is neither Linear nor Tanh is called as it is, in PyTorch.
+    """
+    if type(layer) is nn.Sequential:
+        functions = [in_numpy(inner) for inner in layer]
+
+        def chain(x):
+            for function in functions:
+                x = function(x)
+            return x
+
+        return chain
+    if type(layer) is nn.Linear and layer.bias is not None:
+        w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+        return lambda x: x @ w.T + b
+    if type(layer) is nn.Tanh:
+        return np.tanh
+    return lambda x: layer(torch.from_numpy(x)).detach().numpy()
+
+
+# fast, both: the actions of a rollout without PyTorch
+@torch.no_grad()
+def numpy_act(act, agent, obs):
+    """act for the next rollout, by the agent's own layers and from the same random numbers.
+
+    obs: (T + 1, N, D); row 0 comes next.
+    subtle: before each rollout it is held against act. So what acts is the agent's policy as it is
+    now, whatever a fork changed: if NumPy would act otherwise, act does, and a warning says so.
+    """
+    try:
+        host = copy.deepcopy(agent).cpu() if obs.is_cuda else agent  # sync
+        actor = in_numpy(host.actor_mean)
+        rows = obs[:: len(obs) // 8 + 1].flatten(0, 1).cpu()  # (up to 8 * N, D); sync
+        nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
+        mean, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
+        # relative, and absolute: adding up large numbers loses their seventh digit
+        rounding = 1e-4, 1e-4 + (nudged - mean).abs().max().item()
+        std = host.policy(rows).stddev  # (rows, A)
+        with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            state = torch.get_rng_state()
+            action = act(host, rows)
+            drawn = torch.get_rng_state()
+            torch.set_rng_state(state)
+            expected = mean + std * torch.empty_like(mean).normal_()
+            same = torch.equal(drawn, torch.get_rng_state())
+        same &= torch.allclose(action, expected, *rounding) and not (std != std[0]).any()
+        if not same:
+            raise ValueError("act does not just sample actor_mean plus noise of one deviation")
+        noise = torch.empty((len(obs) - 1, obs.shape[1], mean.shape[-1]), device=obs.device)
+        for row in noise:  # as probs.sample() draws it
+            row.normal_()
+        scaled_noise = iter(noise.cpu().numpy() * std[0].numpy())  # sync
+
+        def sample(agent, obs):
+            return torch.from_numpy(actor(obs.cpu().numpy()) + next(scaled_noise))  # sync
+
+        return sample
+    except Exception as error:  # what a fork's network raises is its own affair
+        warnings.warn(f"PyTorch acts, some 0.1 ms a step slower: {error}", stacklevel=2)
+        return act
+
+
+# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+def numbers(agent, optimizer, *inputs):
+    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+
+
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
+# the graph captured
+def captured(train_epoch, *inputs):
+    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+    at_capture = numbers(*inputs)
+
+    def epoch(*arguments):
+        if numbers(*inputs) == at_capture:
+            return graph(arguments[-1])
+        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        return train_epoch(*arguments)
+
+    return epoch
+
+
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
 
 
@@ -374,12 +456,10 @@ if __name__ == "__main__":
     # fast, both: what was asked for and can run here
     cudagraphs = args.cudagraphs and device.type == "cuda"
     mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
-    numpy_acting = args.numpy_acting and mode != "eager"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
-    if mode == "eager":
-        print("running eagerly: --compile makes this script fast")
-    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    print(f"mode: {mode}")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed(args.seed + global_step)
     torch.manual_seed(args.seed)
@@ -392,9 +472,8 @@ if __name__ == "__main__":
 
     # agent, optimizer (fused: one kernel steps all parameters) and running statistics
     agent = Agent(envs).to(device)
-    # fast, CUDA graph: a tensor, which a replay reads anew; a float would be frozen into the graph
-    lr = torch.tensor(args.learning_rate, device=device) if cudagraphs else args.learning_rate
-    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=cudagraphs)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
     obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
     return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
     episodic_returns = []
@@ -441,23 +520,14 @@ if __name__ == "__main__":
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
 
-    # fast, CUDA graph: one launch for an epoch. The first three calls run as they are, and only
-    # then is the graph captured
-    def run_epoch(b_inds):
-        return train_epoch(agent, optimizer, batch, args, b_inds)
-
+    # fast, CUDA graph: train_epoch is called with the same arguments
     if cudagraphs:
-        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+        optimizer.param_groups[0]["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
-    # fast, both: what acts is in the host's memory; on a CPU obs and actions are there
-    if numpy_acting:
-        agent_inference = copy.deepcopy(agent).cpu().requires_grad_(False)
-        layers = [
-            parameter.numpy() for parameter in agent_inference.actor_mean.parameters()
-        ]  # views
-        obs = obs.cpu()
-        actions = actions.cpu()
-        noise = torch.zeros((T, N, *envs.single_action_space.shape), device=device)
+    # fast, both: NumPy acts, where it does what act does
+    numpy_acting = args.numpy_acting and mode != "eager"
+    torch_act = act
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -471,30 +541,11 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        # fast, both: weights and noise are fetched once a rollout. The noise is drawn row by row,
-        # as probs.sample() draws it: the same seed brings the same actions
+        # fast, both: by the agent as it is now
         if numpy_acting:
-            agent_inference.load_state_dict(agent.state_dict())  # sync
-            for row in noise:
-                row.normal_()
-            std = agent_inference.actor_logstd.exp()  # (1, A)
-            scaled_noise = (noise.cpu() * std).numpy()  # sync
-            # subtle: a fork that changes Agent.policy, or what act draws, must do so in NumPy too,
-            # or is stopped: from the same noise both draw the same actions
-            state = torch.get_rng_state()
-            acted = act(agent_inference, obs[0])
-            torch.set_rng_state(state)
-            drawn = torch.empty(noise[0].shape).normal_()
-            torch.set_rng_state(state)
-            action = torch.from_numpy(actor_numpy(layers, obs[0].numpy())) + std * drawn
-            assert torch.allclose(action, acted, 1e-4, 1e-4), "what acts is not act"
+            act = numpy_act(torch_act, agent, obs)
         for step in range(T):
-            # fast, both: the mean and the noise of probs.sample()
-            if numpy_acting:
-                mean = actor_numpy(layers, obs[step].numpy())
-                action = torch.from_numpy(mean + scaled_noise[step])
-            else:
-                action = act(agent, obs[step])  # sync: torch.normal checks its std
+            action = act(agent, obs[step])  # sync: torch.normal checks its std
             actions[step] = action
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
@@ -520,11 +571,6 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
                 running_returns[i] = running_lengths[i] = 0
 
-        # fast, both: copy the rollout to the GPU, if there is one
-        if numpy_acting:
-            storage["obs"].copy_(obs)  # sync
-            storage["actions"].copy_(actions)  # sync
-
         # Advantages
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
@@ -539,13 +585,11 @@ if __name__ == "__main__":
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        # fast, CUDA graph: in place, where the captured Adam reads it
-        optimizer.param_groups[0]["lr"] = lr.fill_(lrnow) if cudagraphs else lrnow
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            # fast, CUDA graph: train_epoch in one launch; without a graph it is called
-            losses.append(run_epoch(b_inds))
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
@@ -595,6 +639,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
+        # fast, both: for tables of speed
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

@@ -43,6 +43,9 @@ import re
 import signal
 import sys
 import time
+
+# fast, CUDA graph: where no graph replays
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,13 +64,12 @@ except ImportError as error:
 import torch
 import torch.nn as nn
 import torch.optim as optim
+
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
 from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-os.environ.setdefault("TD_LOGGING_LEVEL", "WARNING")  # no line for each capture
-from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -93,6 +95,11 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile the gradients; the first iteration takes longer
+    cudagraphs: bool = False  # capture each rollout and each epoch in a CUDA graph, on a GPU
+    rollout_graph: bool = True  # if not, --cudagraphs captures physics and epochs alone
+    physics_graph: bool = True  # let Warp capture the physics of a step, if the rollout is not
 
     env_id: str = "HalfCheetah-v5"  # one of TASKS, or module:Class, a class of your own
     total_timesteps: int = 10_000_000  # environment steps, rounded down to whole rollouts
@@ -113,11 +120,6 @@ class Args:
     max_grad_norm: float = 3.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
     cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
-    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile the gradients; the first iteration takes longer
-    cudagraphs: bool = False  # capture each rollout and each epoch in a CUDA graph, on a GPU
-    rollout_graph: bool = True  # if not, --cudagraphs captures physics and epochs alone
-    physics_graph: bool = True  # let Warp capture the physics of a step, if the rollout is not
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -550,6 +552,30 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
+# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+def numbers(agent, optimizer, *inputs):
+    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+
+
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
+# the graph captured
+def captured(train_epoch, *inputs):
+    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+    at_capture = numbers(*inputs)
+
+    def epoch(*arguments):
+        if numbers(*inputs) == at_capture:
+            return graph(arguments[-1])
+        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        return train_epoch(*arguments)
+
+    return epoch
+
+
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
 
 
@@ -626,9 +652,8 @@ if __name__ == "__main__":
     rollout_graph = cudagraphs and args.rollout_graph
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
-    if mode == "eager":
-        print("running eagerly: --compile makes this script fast, with a GPU --cudagraphs too")
-    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    print(f"mode: {mode}")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed(args.seed + global_step)
     torch.manual_seed(args.seed)
@@ -647,9 +672,8 @@ if __name__ == "__main__":
 
     # agent, optimizer (fused: one kernel steps all parameters) and running statistics
     agent = Agent(envs).to(device)
-    # fast, CUDA graph: a tensor, which a replay reads anew; a float would be frozen into the graph
-    lr = torch.tensor(args.learning_rate, device=device) if cudagraphs else args.learning_rate
-    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=cudagraphs)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
     obs_rms = RunningMeanStd(np.zeros(obs_shape), np.ones(obs_shape), device=device)
     return_rms = RunningMeanStd([0.0], [1.0], device=device)
     episodic_returns = []
@@ -701,17 +725,16 @@ if __name__ == "__main__":
 
     # fast, CUDA graph: one launch for an epoch, and one for a rollout, physics included. The first
     # three calls run as they are, and only then is the graph captured
-    def run_epoch(b_inds):
-        return train_epoch(agent, optimizer, batch, args, b_inds)
-
     def run_rollout():
         for step in range(T):
             env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args, step)
 
     if cudagraphs:
-        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+        optimizer.param_groups[0]["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
     if rollout_graph:
-        run_rollout = CudaGraphModule(run_rollout, warmup=3)
+        at_capture = numbers(agent, optimizer, args)
+        rollout_replayed = CudaGraphModule(run_rollout, warmup=3)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -725,8 +748,11 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
-        # fast, CUDA graph: all T steps in one launch
-        run_rollout()
+        # fast, CUDA graph: all T steps in one launch, while it would not replay old numbers
+        if rollout_graph and numbers(agent, optimizer, args) == at_capture:
+            rollout_replayed()
+        else:
+            run_rollout()
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
         rewards, dones, terminations, _, running_returns, running_lengths = on_host
@@ -752,13 +778,11 @@ if __name__ == "__main__":
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        # fast, CUDA graph: in place, where the captured Adam reads it
-        optimizer.param_groups[0]["lr"] = lr.fill_(lrnow) if cudagraphs else lrnow
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            # fast, CUDA graph: train_epoch in one launch; without a graph it is called
-            losses.append(run_epoch(b_inds))
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
@@ -810,6 +834,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
+        # fast, both: for tables of speed
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

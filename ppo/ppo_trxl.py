@@ -369,8 +369,7 @@ if __name__ == "__main__":
         sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
     T, N = args.num_steps, args.num_envs
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    mode = "eager"
-    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed(args.seed + global_step)
     torch.manual_seed(args.seed)
@@ -383,7 +382,8 @@ if __name__ == "__main__":
 
     # agent and optimizer; fused: one kernel steps all parameters
     agent = Agent(envs, args).to(device)
-    optimizer = optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
@@ -460,7 +460,8 @@ if __name__ == "__main__":
         # Advantages
         storage["ages"][T] = torch.from_numpy(ages[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            _, storage["values"][T], _ = agent(obs[T], storage["window"][T], storage["ages"][T])
+            row = (storage[key][T] for key in ("obs", "window", "ages"))
+            _, storage["values"][T], _ = agent(*row)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
@@ -471,7 +472,7 @@ if __name__ == "__main__":
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        optimizer.param_groups[0]["lr"] = lrnow
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
@@ -523,7 +524,6 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,
         "sps": sps,

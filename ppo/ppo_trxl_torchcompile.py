@@ -34,7 +34,7 @@ L trxl_memory_length, H trxl_dim.
 # ///
 import argparse
 
-# fast, both: a copy of the agent has the weights that act
+# fast, CUDA graph: weights are fetched by copying the agent
 import copy
 import json
 import os
@@ -43,6 +43,9 @@ import re
 import signal
 import sys
 import time
+
+# fast, both: where PyTorch acts after all, or no graph replays
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,7 +59,6 @@ import torch.nn as nn
 import torch.optim as optim
 
 # fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-os.environ.setdefault("TD_LOGGING_LEVEL", "WARNING")  # no line for each capture
 from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
@@ -82,6 +84,10 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile the gradients; the first iteration takes longer
+    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
+    numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
     hide: tuple[int, ...] | None = None  # entries left out of obs; None: CartPole-v1's velocities
@@ -106,10 +112,6 @@ class Args:
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
     cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
-    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile the gradients; the first iteration takes longer
-    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
-    numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -221,32 +223,6 @@ def act(agent, row):
     return action
 
 
-# fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
-def agent_numpy(weights, obs, window, ages):
-    """obs (N, D), window (N, L, layers, H), ages (N,) -> logits (N, A), value (N,), added (N,
-    layers, H). All are arrays; weights: those of Agent, in its order.
-    """
-    w_x, b_x, *layers, w_critic, b_critic, w_actor, b_actor = weights
-    x, added = np.tanh(obs @ w_x.T + b_x), []
-    other = np.arange(window.shape[1], -1, -1) > ages[:, None]  # (N, L + 1)
-    for i in range(window.shape[2]):
-        layer = layers[9 * i : 9 * i + 9]
-        lag, w_query, b_query, w_norm, b_norm, w_out, b_out, w_hidden, b_hidden = layer
-        rows = window[:, :, i]
-        added.append(x)
-        query = (x @ w_query.T + b_query).reshape(len(x), -1, x.shape[1]) / x.shape[1] ** 0.5
-        scores = np.concatenate([query @ rows.swapaxes(1, 2), query @ x[:, :, None]], axis=2)
-        scores = np.where(other[:, None], -np.inf, scores + query @ lag.T)
-        weigh = np.exp(scores - scores.max(2, keepdims=True))
-        weigh /= weigh.sum(2, keepdims=True)
-        read = weigh[..., :-1] @ rows + weigh[..., -1:] * x[:, None] - x[:, None]
-        read -= read.mean(2, keepdims=True)
-        read /= np.sqrt(np.square(read).mean(2, keepdims=True) + 1e-2)
-        x = x + (read * w_norm + b_norm).reshape(len(x), -1) @ w_out.T + b_out
-        x = x + np.maximum(x @ w_hidden.T + b_hidden, 0)
-    return x @ w_actor.T + b_actor, (x @ w_critic.T + b_critic).squeeze(-1), np.stack(added, 1)
-
-
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
     """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
 
@@ -338,6 +314,101 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
+# fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
+def agent_numpy(weights, obs, window, ages):
+    """obs (N, D), window (N, L, layers, H), ages (N,) -> logits (N, A), value (N,), added (N,
+    layers, H). All are arrays; weights: those of Agent, in its order.
+    """
+    w_x, b_x, *layers, w_critic, b_critic, w_actor, b_actor = weights
+    x, added = np.tanh(obs @ w_x.T + b_x), []
+    other = np.arange(window.shape[1], -1, -1) > ages[:, None]  # (N, L + 1)
+    for i in range(window.shape[2]):
+        layer = layers[9 * i : 9 * i + 9]
+        lag, w_query, b_query, w_norm, b_norm, w_out, b_out, w_hidden, b_hidden = layer
+        rows = window[:, :, i]
+        added.append(x)
+        query = (x @ w_query.T + b_query).reshape(len(x), -1, x.shape[1]) / x.shape[1] ** 0.5
+        scores = np.concatenate([query @ rows.swapaxes(1, 2), query @ x[:, :, None]], axis=2)
+        scores = np.where(other[:, None], -np.inf, scores + query @ lag.T)
+        weigh = np.exp(scores - scores.max(2, keepdims=True))
+        weigh /= weigh.sum(2, keepdims=True)
+        read = weigh[..., :-1] @ rows + weigh[..., -1:] * x[:, None] - x[:, None]
+        read -= read.mean(2, keepdims=True)
+        read /= np.sqrt(np.square(read).mean(2, keepdims=True) + 1e-2)
+        x = x + (read * w_norm + b_norm).reshape(len(x), -1) @ w_out.T + b_out
+        x = x + np.maximum(x @ w_hidden.T + b_hidden, 0)
+    return x @ w_actor.T + b_actor, (x @ w_critic.T + b_critic).squeeze(-1), np.stack(added, 1)
+
+
+# fast, both: views, or on a GPU copies, of the weights as they are now
+def numpy_weights(agent):
+    """Those of Agent, in its order, as arrays."""
+    return [parameter.detach().numpy() for parameter in agent.parameters()]
+
+
+# fast, both: only where NumPy acts as act does
+@torch.no_grad()
+def checked_weights(act, agent, storage, obs, window, ages):
+    """The weights with which agent_numpy does what act does; None, and a warning, if it does not.
+
+    obs (N, D), a tensor; window (N, L, layers, H), ages (N,), arrays; all on the host.
+    subtle: both act once, from the same noise. So what acts is the agent's policy as it is now,
+    whatever a fork changed: actions, and what act stores of them, are compared.
+    """
+    try:
+        weights = numpy_weights(agent)
+        nudge = 1 + 1e-6 * (torch.arange(obs.shape[-1]) % 2)
+        inputs = (x.numpy() for x in (obs, obs * nudge))
+        found, nudged = (agent_numpy(weights, x, window, ages) for x in inputs)
+        # adding up large numbers loses their seventh digit
+        atol = 1e-4 + max(np.abs(x - y).max() for x, y in zip(found, nudged, strict=True))
+        logits, value, added = found
+        row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
+        row |= {"obs": obs, "window": torch.from_numpy(window), "ages": torch.from_numpy(ages)}
+        with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            state = torch.get_rng_state()
+            acted = act(agent, row)
+            drawn = torch.get_rng_state()
+            torch.set_rng_state(state)
+            noise = torch.empty(logits.shape).exponential_()
+            same = torch.equal(drawn, torch.get_rng_state())
+        logits = torch.from_numpy(logits).log_softmax(-1)
+        scores = logits - noise.log()  # act takes the highest, or what rounding makes of a tie
+        logprob, taken = (x.gather(-1, acted[:, None]).squeeze(-1) for x in (logits, scores))
+        pairs = [(taken, scores.amax(-1)), (logprob, row["logprobs"])]
+        pairs += [(value, row["values"]), (added, row["memory"])]
+        if not same or not all(np.allclose(x, y, 1e-4, atol) for x, y in pairs):
+            raise ValueError("agent_numpy is not what act does")
+        return weights
+    except Exception as error:  # what a fork's network raises is its own affair
+        warnings.warn(f"PyTorch acts, some 0.3 ms a step slower: {error}", stacklevel=2)
+        return None
+
+
+# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+def numbers(agent, optimizer, *inputs):
+    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+
+
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
+# the graph captured
+def captured(train_epoch, *inputs):
+    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+    at_capture = numbers(*inputs)
+
+    def epoch(*arguments):
+        if numbers(*inputs) == at_capture:
+            return graph(arguments[-1])
+        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        return train_epoch(*arguments)
+
+    return epoch
+
+
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
 
 
@@ -411,12 +482,10 @@ if __name__ == "__main__":
     # fast, both: what was asked for and can run here
     cudagraphs = args.cudagraphs and device.type == "cuda"
     mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
-    numpy_acting = args.numpy_acting and mode != "eager"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
-    if mode == "eager":
-        print("running eagerly: --compile makes this script fast")
-    print(f"{mode} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    print(f"mode: {mode}")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed(args.seed + global_step)
     torch.manual_seed(args.seed)
@@ -429,9 +498,8 @@ if __name__ == "__main__":
 
     # agent and optimizer; fused: one kernel steps all parameters
     agent = Agent(envs, args).to(device)
-    # fast, CUDA graph: a tensor, which a replay reads anew; a float would be frozen into the graph
-    lr = torch.tensor(args.learning_rate, device=device) if cudagraphs else args.learning_rate
-    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True, capturable=cudagraphs)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
@@ -478,18 +546,14 @@ if __name__ == "__main__":
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
 
-    # fast, CUDA graph: one launch for an epoch. The first three calls run as they are, and only
-    # then is the graph captured
-    def run_epoch(b_inds):
-        return train_epoch(agent, optimizer, batch, args, b_inds)
-
+    # fast, CUDA graph: train_epoch is called with the same arguments
     if cudagraphs:
-        run_epoch = CudaGraphModule(run_epoch, warmup=3)
+        optimizer.param_groups[0]["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
     # fast, both: what acts is in the host's memory; on a CPU obs, actions and memory are there
+    numpy_acting = args.numpy_acting and mode != "eager"
     if numpy_acting:
-        agent_inference = copy.deepcopy(agent).cpu().requires_grad_(False)
-        weights = [parameter.numpy() for parameter in agent_inference.parameters()]  # views
         obs = obs.cpu()
         actions = storage["actions"].cpu()
         host_memory = memory.cpu()
@@ -515,28 +579,17 @@ if __name__ == "__main__":
         # fast, both: weights, memory and noise are fetched once a rollout. The noise is drawn row
         # by row, as probs.sample() draws it: the same seed brings the same actions
         if numpy_acting:
-            agent_inference.load_state_dict(agent.state_dict())  # sync
+            host = copy.deepcopy(agent).cpu() if device.type == "cuda" else agent  # sync
             host_memory[:L] = memory[:L]  # sync
+            seen = obs[0], windows[0], ages[0]
+            weights = checked_weights(act, host, storage, *seen)
+            if weights is None:
+                storage["obs"][0] = obs[0]  # back to the device, where act reads it
+                obs, numpy_acting = storage["obs"], False
+        if numpy_acting:
             for row in noise:
                 row.exponential_()
             log_noise = noise.log().cpu().numpy()  # sync
-            # subtle: a fork that changes Agent, or what act draws, must do so in NumPy too, or is
-            # stopped: from the same noise both draw the same actions
-            seen = {"obs": obs[0].numpy(), "window": windows[0], "ages": ages[0]}
-            logits, value, added = agent_numpy(weights, *seen.values())
-            row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
-            row |= {key: torch.from_numpy(x) for key, x in seen.items()}
-            state = torch.get_rng_state()
-            acted = act(agent_inference, row)
-            torch.set_rng_state(state)
-            drawn = torch.empty(noise[0].shape).exponential_()
-            torch.set_rng_state(state)
-            logits = torch.from_numpy(logits).log_softmax(-1)
-            scores = logits - drawn.log()  # act takes the highest, or what rounding makes of a tie
-            logprob, taken = (x.gather(-1, acted[:, None]).squeeze(-1) for x in (logits, scores))
-            expected = scores.amax(-1), row["logprobs"], row["values"], row["memory"]
-            for x, y in zip((taken, logprob, value, added), expected, strict=True):
-                assert np.allclose(x, y, 1e-4, 1e-4), "what acts is not act"
         for step in range(T):
             # fast, both: the argmax of log(probs / noise), as in probs.sample()
             if numpy_acting:
@@ -576,7 +629,6 @@ if __name__ == "__main__":
         # Advantages
         storage["ages"][T] = torch.from_numpy(ages[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            # fast, both: on the device, where obs is not if NumPy acted
             row = (storage[key][T] for key in ("obs", "window", "ages"))
             _, storage["values"][T], _ = agent(*row)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
@@ -589,13 +641,11 @@ if __name__ == "__main__":
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
         lrnow = frac * args.learning_rate
-        # fast, CUDA graph: in place, where the captured Adam reads it
-        optimizer.param_groups[0]["lr"] = lr.fill_(lrnow) if cudagraphs else lrnow
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
         losses = []
         for _ in range(args.update_epochs):
             b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
-            # fast, CUDA graph: train_epoch in one launch; without a graph it is called
-            losses.append(run_epoch(b_inds))
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
@@ -643,6 +693,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
+        # fast, both: for tables of speed
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

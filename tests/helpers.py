@@ -114,6 +114,28 @@ def patched(program, diff):
     return program
 
 
+def git_applied(before, after, other, folder):
+    """Another text with the change from `before` to `after`, as `git diff` makes it, with its three
+    lines of context, and `git apply` takes it; AssertionError if it does not."""
+
+    def git(*words):
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    folder.mkdir(parents=True)
+    path = folder / "script.py"
+    git("init", "-q")
+    path.write_text(before)
+    git("add", "script.py")
+    path.write_text(after)
+    patch = git("diff")
+    (folder / "change.patch").write_text(patch)
+    path.write_text(other)
+    git("apply", "change.patch")
+    return path.read_text()
+
+
 def said(err):
     """A message as one line: without the frame that tyro draws around it, its breaks as spaces."""
     return " ".join(re.sub("[╭╮╰╯│]|─+", " ", err).split())

@@ -6,11 +6,8 @@ With a GPU, main itself: captured against called, what is compiled anew, and whe
 """
 
 import linecache
-import logging
-import os
 import re
 import shutil
-import subprocess
 import sys
 import warnings
 from functools import partial
@@ -130,7 +127,8 @@ def test_the_checks_can_fail():
 @pytest.mark.parametrize("name", FAST)
 def test_storage_and_weights_are_shared(name, tmp_path):
     """What graphs read keeps its address: batch is a view, on Atari both agents are one memory."""
-    run = run_main(name, *TINY, runs_dir=tmp_path)
+    flags, edit = (["--cudagraphs"], on_a_cpu) if "atari" in name else ([], None)
+    run = run_main(name, *TINY, *flags, runs_dir=tmp_path, edit=edit)
     for key in run.storage.keys() & run.batch.keys():
         assert run.batch[key].data_ptr() == run.storage[key].data_ptr()
     if "atari" in name:
@@ -197,7 +195,7 @@ def has_played(main):
     storage, steps = main["storage"], main["T"]
     actions = torch.stack([action for action, _ in main["stepped"]])
     assert torch.equal(storage["actions"][:steps].cpu(), actions)
-    if "buffers" in main and main["cudagraphs"]:
+    if main.get("replays"):
         assert main["next_row"].item() == steps
     if main["obs"] is not storage["obs"]:  # acting in NumPy, on a GPU
         assert torch.equal(main["obs"], storage["obs"].cpu())
@@ -206,8 +204,8 @@ def has_played(main):
         assert torch.equal(storage["obs"][1 : steps + 1].cpu(), told)
     elif "initial_lstm_state" not in main and "window" not in storage:
         return  # log-probabilities and values are still to come
-    bound = 1e-3 if main["mode"] in ("eager", "cudagraphs") else 1e-2
-    bound = 1e-1 if "bfloat16" in main["mode"] else bound
+    bound = 1e-3 if main.get("mode", "eager") in ("eager", "cudagraphs") else 1e-2
+    bound = 1e-1 if "bfloat16" in main.get("mode", "eager") else bound
     state = [main["initial_lstm_state"]] if "initial_lstm_state" in main else []
     if main.get("numpy_acting"):  # in float32, not in TF32
         torch.set_float32_matmul_precision("highest")
@@ -273,7 +271,7 @@ def quietly(hook, main):
 def called(text):
     """A script that calls what it would capture."""
     text, count = re.subn(r"CudaGraphModule\((.+), warmup=3\)", r"\1", text)
-    assert count == sum(text.count(f"run_{what} = ") for what in ("epoch", "step", "rollout"))
+    assert count == 1 + ("run_step = " in text) + ("rollout_replayed = " in text)
     return text
 
 
@@ -455,16 +453,6 @@ def test_nothing_is_compiled_anew_on_a_cpu(name, tmp_path):
         with torch.compiler.set_stance("fail_on_recompile"):  # a check that can fail
             with pytest.raises(RuntimeError, match="fail_on_recompile"):
                 run.compute_gradients(run.agent, run.batch, run.args, run.b_inds[0, 1:])
-
-
-@pytest.mark.slow
-def test_no_line_about_each_capture():
-    """tensordict's logger, once a fast script is imported."""
-    code = "import ppo_torchcompile; from tensordict.utils import logger; print(logger.level)"
-    env = {key: value for key, value in os.environ.items() if key != "TD_LOGGING_LEVEL"}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=PPO, env=env, capture_output=True, text=True)
-    assert int(done.stdout) >= logging.WARNING
 
 
 # Acting in one launch

@@ -345,7 +345,7 @@ def test_the_graph_goes_before_the_group(error, tmp_path):
     ends, and after an error before what was registered first runs at exit."""
     text = (PPO / f"{FAST}.py").read_text()
     text = text.replace("from tensordict.nn import CudaGraphModule\n", GRAPHS)
-    text = text.replace("    if cudagraphs:\n        run_epoch", "    if True:\n        run_epoch")
+    text = text.replace("    if cudagraphs:\n        optimizer", "    if True:\n        optimizer")
     for line in text.splitlines():
         if ".pin_memory()" in line or "run_step = " in line:
             text = text.replace(f"{line}\n", "")

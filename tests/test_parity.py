@@ -11,7 +11,7 @@ import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import PAIRS, PPO, ROOT, insert, kind, load, run_main
+from helpers import PAIRS, PPO, ROOT, git_applied, insert, kind, load, run_main
 from lib.pairs import changes
 from lib.parity import (
     ITERATIONS,
@@ -25,8 +25,6 @@ from lib.parity import (
     differences,
 )
 from test_reference import ScriptedALE, ScriptedGames
-
-import torch
 
 HOPPER = ["--env-id", "Hopper-v4"]
 
@@ -78,14 +76,17 @@ def train(name, *flags, folder, edit=None):
     return curves(run), run
 
 
-def patched(name, folder):
-    """A script's path after the patch, which has to fit without guessing."""
+def patched(eager, fast, folder):
+    """The texts of both after the patch: the eager one's by `patch`, which has to fit without
+    guessing, the fast one's by git's diff of that."""
     if shutil.which("patch") is None:
         pytest.skip("needs patch")
-    path = shutil.copy(PPO / f"{name}.py", folder / f"{name}.py")
+    before, other = ((PPO / f"{name}.py").read_text() for name in (eager, fast))
+    path = shutil.copy(PPO / f"{eager}.py", folder / f"{eager}.py")
     done = subprocess.run(["patch", "--fuzz=0", path, PATCH], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    return path
+    after = path.read_text()
+    return {eager: after, fast: git_applied(before, after, other, folder / "git")}
 
 
 @pytest.mark.parametrize(("eager", "fast"), PAIRS)
@@ -100,9 +101,11 @@ def test_the_same_to_the_last_bit(eager, fast, tmp_path):
 def test_one_patch_changes_both(eager, fast, tmp_path):
     """An exploration bonus: the diff between both stays as it is, and both end with the same bits,
     here with other flags."""
-    paths = [patched(name, tmp_path) for name in (eager, fast)]
+    texts = patched(eager, fast, tmp_path)
+    paths = [tmp_path / f"{name}_with_bonus.py" for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        path.write_text(text)
     assert changes(*paths) == changes(PPO / f"{eager}.py", PPO / f"{fast}.py")
-    texts = {path.stem: path.read_text() for path in paths}
     run = check_both(eager, fast, OTHERWISE, tmp_path, lambda name: lambda text: texts[name])
     assert run.counts.sum() == ITERATIONS * run.T * run.N and (run.counts > 0).sum() > 1
 
@@ -176,79 +179,3 @@ def test_compiled(eager, fast, tmp_path):
         assert_close(one, two, first, bound, later)
         least = 1e-4 if "--bfloat16" in flags else 0
         assert max(differences(one, two, "losses/policy_loss")) > least, "nothing was switched on"
-
-
-def replace(old, new, after=""):
-    """An edit for run_main, of the first such text after another one."""
-
-    def edit(text):
-        at = text.index(old, text.index(after))
-        return text[:at] + new + text[at + len(old) :]
-
-    return edit
-
-
-LAYER = "            layer_init(nn.Linear(64, 64)),\n            nn.Tanh(),\n"
-# what forks change: of an actor's layers, of a network with an LSTM, and of one with attention
-FORKS = {
-    "ReLU": (("nn.Tanh()", "nn.ReLU()"), (".tanh()", ".relu()"), (".relu()", ".tanh()")),
-    "LayerNorm": (
-        (LAYER, f"            nn.LayerNorm(64),\n{LAYER}"),
-        ("self.head(hidden)", "self.head(nn.functional.layer_norm(hidden, (64,)))"),
-        ("logits=self.actor(x)", "logits=self.actor(nn.functional.layer_norm(x, (64,)))"),
-    ),
-    "one more layer": (
-        (LAYER, 2 * LAYER),
-        (
-            "layer_init(nn.Linear(64, outputs), std)",
-            "nn.Sequential(layer_init(nn.Linear(64, 64)), layer_init(nn.Linear(64, outputs), std))",
-        ),
-        ("self.actor = ", "self.actor = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2)) # "),
-    ),
-    "residual": (
-        ("ACTOR(obs)", "ACTOR[4](ACTOR[:2](obs) + ACTOR[2:4](ACTOR[:2](obs)))"),
-        ("self.head(hidden)", "self.head(hidden + self.layer(obs).tanh())"),
-        ("return x + self.hidden(x)", "return self.hidden(x)"),
-    ),
-}
-
-
-IN_NUMPY = [fast for eager, fast in PAIRS if "atari" not in eager and "warp" not in eager]
-
-
-@pytest.mark.parametrize("fork", FORKS)
-@pytest.mark.parametrize("name", IN_NUMPY)
-def test_a_fork_of_the_agent_does_not_act_otherwise(name, fork, tmp_path, monkeypatch):
-    """Who changes the network and not its copy in NumPy is told so, at the latest after an update:
-    before the first one, both take CartPole's first observations for about the same.
-
-    Nothing is compiled here: what is compiled is not what acts.
-    """
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    (old, new), recurrent, attention = FORKS[fork]
-    actor = "self.actor_mean" if "continuous" in name else "self.actor"
-    if "lstm" in name:
-        edit = replace(*recurrent, after="class Recurrent")
-    elif "trxl" in name:
-        edit = replace(*attention, after="class Attention")
-    else:
-        old, new = old.replace("ACTOR", actor), new.replace("ACTOR", actor)
-        edit = replace(old, new, after=f"{actor} = ")
-    stop = insert("# Advantages", "if iteration == 2: raise SystemExit('it has acted')")
-    flags = [*job(name), "--compile", "--learning-rate", 0.01]
-    with pytest.raises((AssertionError, ValueError), match="numpy|unpack|what acts|squeeze"):
-        run_main(name, *flags, runs_dir=tmp_path / "fork", edit=lambda text: edit(stop(text)))
-    with pytest.raises(SystemExit, match="it has acted"):  # as it is, it acts
-        run_main(name, *flags, runs_dir=tmp_path, edit=stop)
-
-
-@pytest.mark.parametrize("name", IN_NUMPY)
-def test_a_fork_of_acting_does_not_act_otherwise(name, tmp_path, monkeypatch):
-    """Who changes act, here to the most likely action, and not what acts in NumPy is told so: with
-    one environment, too, whose one action a rollout must show it."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    edit = replace("probs.sample()", "probs.mode", after="def act(")
-    flags = [*job(name), "--compile", "--total-timesteps", 10**6]
-    flags += ["--num-envs", 1, "--num-minibatches", 1]
-    with pytest.raises(AssertionError, match="what acts is not act"):
-        run_main(name, *flags, runs_dir=tmp_path / "fork", edit=edit)

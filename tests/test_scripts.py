@@ -35,7 +35,7 @@ from helpers import (
 
 import torch
 
-SUMMARY = "script args device mode global_step complete sps mean_return episodes"
+SUMMARY = "script args device global_step complete sps mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
 MODES = [(name, []) for name in SCRIPTS if name not in FAST]
 MODES += [(name, ["--cudagraphs"]) for name in FAST]
@@ -56,11 +56,8 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     if "--compile" in flags:
         mode = "compile"
     expected = ["--cudagraphs needs a CUDA device: running without"] * bool(flags)
-    if name in FAST and mode == "eager":
-        more = ", with a GPU --cudagraphs too" * ("atari" in name or "warp" in name)
-        hint = f"running eagerly: --compile makes this script fast{more}"
-        expected.append(hint)
-    expected.append(f"{mode} on cpu: {run.args.env_id}, {run.args.num_envs} envs x 8 steps")
+    expected += [f"mode: {mode}"] * (name in FAST)
+    expected.append(f"{name} on cpu: {run.args.env_id}, {run.args.num_envs} envs x 8 steps")
     if task(name) == "warp":
         folder = run.wp.config.kernel_cache_dir
         expected.append(f"kernels: compiled once, for about a minute, into {folder}")
@@ -69,8 +66,8 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     assert lines[-1] == f"{run_dir}: {run.score}, {run.sps} steps/s"
     assert re.fullmatch(rf"[\w.]+[-_]v\d__{name}__1__\d{{6}}-\d{{6}}-\d+", run_dir.name)
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert list(summary) == SUMMARY.split()
-    assert (summary["script"], summary["mode"], summary["global_step"]) == (name, mode, 3 * rows)
+    assert summary.pop("mode", "eager") == mode and list(summary) == SUMMARY.split()
+    assert (summary["script"], summary["global_step"]) == (name, 3 * rows)
     assert summary["complete"] and isinstance(summary["sps"], int) and summary["sps"] > 0
     curves = scalars(run_dir)
     assert {tag for tag in curves if tag.startswith("losses/")} == {

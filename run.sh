@@ -11,9 +11,12 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
 
   ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs,
                             or ppo_atari_torchcompile where EnvPool has no wheel
-  ./run.sh NAME [FLAGS]     train with ppo/NAME.py; ppo_eval scores, films or exports an agent
-                            one with _multigpu in its name by torchrun, a process a GPU, or 2
+  ./run.sh NAME [FLAGS]     train with ppo/NAME.py, or with a file of yours by its path, a process a
+                            GPU if it imports torch.distributed; ppo_eval scores, films or exports
   ./run.sh NAME --help      the flags of that script
+  ./run.sh fork NAME PATH   copy a pair to PATH.py and PATH_torchcompile.py; --patch FILE: change both
+  ./run.sh check NAME       whether a pair, or a fork's, still is one, and how fast; --compile as well
+  ./run.sh compare A B      which of two scripts returns more, over 10 seeds each; --help: its flags
   ./run.sh recipe [NAME]    the tasks of ppo/recipes.toml, trained in minutes on a core; runs one
   ./run.sh test [ARGS]      lint, then pytest with ARGS, a worker a core; -m "not slow": quick ones
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
@@ -38,6 +41,20 @@ scripts() {
 die() {
   echo "run.sh: $1" >&2
   exit "${2:-1}"
+}
+
+find_script() { # the file that NAME or a path stands for, with or without .py
+  local stem=${1%.py} file
+  if [[ $stem == */* ]]; then set -- "$stem" "$root/$stem"; else set -- "$root/ppo/$stem" "$stem"; fi
+  for file in "$@"; do
+    if [ -f "$file.py" ]; then echo "$file.py"; return; fi
+  done
+  return 1
+}
+
+texts=() # of the scripts that a command runs
+uses() { # whether one of them has such a line
+  [ ${#texts[@]} -gt 0 ] && grep -qE "$1" "${texts[@]}"
 }
 
 fingerprint() { # of a requirements file, of this folder (a moved .venv is broken), of the interpreter
@@ -83,11 +100,17 @@ set_up() { # what is missing of these requirements files, once at a time
 default=
 case ${1:-} in
   -h | --help | help) usage; exit 0 ;;
-  test | bench | recipe) task=$1; shift ;;
+  test | bench | recipe | check | compare) task=$1; shift ;;
+  fork)
+    shift
+    python=$venv/bin/python # it needs no packages
+    [ -x "$python" ] || python=${PYTHON:-python3}
+    exec "$python" "$root/benchmarks/fork.py" "$@"
+    ;;
   "" | -*) default=1 task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;
   *)
-    task=$(basename "$1" .py)
-    [ -f "$root/ppo/$task.py" ] || die "no script '$1'; there are: $(scripts)" 2
+    task=$1
+    find_script "$task" >/dev/null || die "no script '$1'; there are: $(scripts)" 2
     shift
     ;;
 esac
@@ -105,18 +128,37 @@ fi
 if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then
   echo "run.sh: PyTorch cannot --compile in a folder with a blank in its name (its issue 191010)" >&2
 fi
-needs=(requirements)
-case "$task $*" in
-  "test "*) needs+=(requirements-{dev,bench,pettingzoo,warp,onnx}) ;;
-  "bench "*) needs+=(requirements-bench) ;;
-  *pettingzoo*) needs+=(requirements-pettingzoo) ;; # also ppo_eval of such a run
-  ppo_continuous_action_warp*) needs+=(requirements-warp) ;;
+case $task in
+  test | bench) ;;
+  check | compare)
+    for word in "$@"; do
+      if file=$(find_script "${word%%[: ]*}"); then texts+=("$file"); fi
+    done
+    ;;
+  *)
+    script=$(find_script "$task")
+    texts=("$script")
+    if [ "$(basename "$script")" = ppo_eval.py ]; then # it plays the script that a run keeps
+      texts=()
+      for word in "$@"; do [ ! -f "$word/script.py" ] || texts+=("$word/script.py"); done
+    fi
+    ;;
 esac
+needs=(requirements)
+case $task in
+  test) needs+=(requirements-{dev,bench,pettingzoo,warp,onnx}) ;;
+  bench | compare) needs+=(requirements-bench) ;;
+esac
+# a script says what it needs in its first lines, or by what it imports
+if uses '^#   "pettingzoo|parallel_env' || [[ $task == *ppo_eval* && $* == *pettingzoo* ]]; then
+  needs+=(requirements-pettingzoo)
+fi
+if uses '^#   "mujoco-warp|^ *import mujoco_warp'; then needs+=(requirements-warp); fi
 if [[ " $* " == *" --onnx "* ]]; then needs+=(requirements-onnx); fi
 set_up "${needs[@]}"
 # where EnvPool has no wheel, Atari is played by ALE itself
 if [ "$default" ] && ! "$venv/bin/python" -c 'import envpool' 2>/dev/null; then
-  task=ppo_atari_torchcompile
+  script=$root/ppo/ppo_atari_torchcompile.py
 fi
 
 if [ "$task" = test ]; then
@@ -131,7 +173,7 @@ if [ "$task" = bench ]; then
 fi
 # idle threads of OpenMP sleep soon: by default they spin, on cores that others need
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
-if [[ $task == *atari* ]]; then
+if uses 'nn\.Conv2d'; then # pixels
   # freed memory stays with the process: glibc gives large blocks back to the kernel, which zeroes new
   # ones. Thresholds that this glibc takes: an old one refuses more than 32 MiB, another libc has none
   top=$("$venv/bin/python" -c 'import ctypes
@@ -141,8 +183,19 @@ print(2**31 - 1 if ctypes.CDLL(None).mallopt(-3, 2**31 - 1) else 2**25)' 2>/dev/
     export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-2147483647}
   fi
 fi
-if [[ $task == *_multigpu* ]]; then
-  processes=$("$venv/bin/python" -c 'import torch; print(torch.cuda.device_count() or 2)')
-  exec "$venv/bin/torchrun" --standalone --nproc-per-node "$processes" "$root/ppo/$task.py" "$@"
+if [ "$task" = check ] || [ "$task" = compare ]; then
+  exec "$venv/bin/python" "$root/benchmarks/$task.py" "$@"
 fi
-exec "$venv/bin/python" "$root/ppo/$task.py" "$@"
+case $script in # those that a GPU is known to slow down, by records of an H200: the guide has them
+  "$root"/ppo/ppo.py | "$root"/ppo/ppo_continuous_action.py)
+    if [ -e /dev/nvidiactl ] && [[ ! " $* " =~ \ --((no-)?cuda|resume)[\ =] ]]; then
+      echo "run.sh: adds --no-cuda, as a GPU slows this eager version down; --cuda overrules it" >&2
+      set -- --no-cuda "$@"
+    fi
+    ;;
+esac
+if uses '^import torch\.distributed'; then
+  processes=$("$venv/bin/python" -c 'import torch; print(torch.cuda.device_count() or 2)')
+  exec "$venv/bin/torchrun" --standalone --nproc-per-node "$processes" "$script" "$@"
+fi
+exec "$venv/bin/python" "$script" "$@"

@@ -40,7 +40,9 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,38 @@ def reached(run_dir: Path) -> int:
     """The last step that a run has written to its curves."""
     found = scalars(run_dir, "charts/learning_rate")
     return found[-1].step if found else 0
+
+
+def outcome(folder: Path, start: float, total_timesteps: int) -> tuple[Path, dict, list]:
+    """Of the one run in a folder: its own folder, its summary, its curve since `start`."""
+    if not (found := [*folder.glob("*/summary.json")]):
+        raise Failure("ended in its first iteration: give it more --minutes")
+    (path,) = found
+    return path.parent, json.loads(path.read_text()), curve(path.parent, start, total_timesteps)
+
+
+def every_run(jobs: list[tuple[dict, Callable]], at_once: int, pinned: bool) -> list[str]:
+    """Calls what is to be done for each job, so many at once, on a core each if pinned, under a
+    bar. Returns a line for each that failed, and says it at once."""
+    cores, failed = sorted(os.sched_getaffinity(0)), []
+
+    def pin():  # a thread's processes have its cores
+        if pinned:
+            os.sched_setaffinity(0, {cores.pop()})
+
+    pool = ThreadPoolExecutor(at_once, initializer=pin)
+    with tqdm(total=len(jobs), unit="run") as progress:
+        futures = {pool.submit(work): job for job, work in jobs}
+        try:
+            for future in as_completed(futures):
+                job, failure = futures[future], future.exception()
+                if failure is not None:
+                    failed.append(f"{job['variant']} {job['env_id']} seed {job['seed']}: {failure}")
+                    warn(failed[-1])
+                progress.update()
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return failed
 
 
 def peer_command(job: dict, peers: dict[str, str], of_pair: str) -> list[str] | None:
@@ -178,16 +212,12 @@ def learn(job: dict, words, path: Path, minutes, runs_dir: Path | None, eval_gam
             return True
 
         start = began = time.time()
+        if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
+            start = min(float(x.name.split(".")[3]) for x in Path(*earlier).glob("events.*"))
         script = f"ppo/{name}.py"
         env = settings(name, {"TORCHINDUCTOR_CACHE_DIR": os.path.join(folder, "cache")})
         run_process(python(script, *flags, *where), env, tick=tick)
-        if not [*Path(folder).glob("*/summary.json")]:
-            raise Failure("ended in its first iteration: give it more --minutes")
-        (run_dir,) = (found.parent for found in Path(folder).glob("*/summary.json"))
-        summary = json.loads((run_dir / "summary.json").read_text())
-        if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
-            start = min(float(path.name.split(".")[3]) for path in run_dir.glob("events.*"))
-        learned = curve(run_dir, start, job["total_timesteps"])
+        run_dir, summary, learned = outcome(Path(folder), start, job["total_timesteps"])
         seconds = learned[-1][1] if earlier else round(time.time() - began, 1)  # of all stretches
         played = {"seconds": seconds, "startup_s": startup_s(run_dir, start)}
         if eval_games:
@@ -264,23 +294,9 @@ def main() -> int:
             jobs.append((job, words))
     warn(f"{len(jobs)} runs to do, {recorded} with a record")
 
-    def pin():  # a thread's processes have its cores
-        if pinned:
-            os.sched_setaffinity(0, {cores.pop()})
-
-    pool = ThreadPoolExecutor(at_once, initializer=pin)
-    with tqdm(total=len(jobs), unit="run") as progress:
-        more = (path, args.minutes, args.runs_dir, args.eval_games)
-        futures = {pool.submit(learn, job, words, *more): job for job, words in jobs}
-        try:
-            for future in as_completed(futures):
-                job, failure = futures[future], future.exception()
-                if failure is not None:
-                    warn(f"{job['variant']} {job['env_id']} seed {job['seed']}: {failure}")
-                    failed += 1
-                progress.update()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    more = (path, args.minutes, args.runs_dir, args.eval_games)
+    jobs = [(job, partial(learn, job, words, *more)) for job, words in jobs]
+    failed += len(every_run(jobs, at_once, pinned))
     print(learning_table(read(path)))
     return 1 if failed else 0
 

@@ -1,7 +1,7 @@
-"""Fills the pages from the records and the scripts: tables, the tree and plots.
+"""Fills the pages from the records and the scripts: tables, the tree, plots; writes ppo/diffs/.
 
-    python benchmarks/report.py             # fills the marked parts of the pages, makes the plots
-    python benchmarks/report.py --check     # changes nothing; status 1 if a page is out of date
+    python benchmarks/report.py             # fills the marked parts, makes the plots and the diffs
+    python benchmarks/report.py --check     # changes nothing; status 1 if one is out of date
 
 A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in one of PAGES, and shows the
 newest session of each pair, machine and number of environments: speeds of the scripts as they are
@@ -16,53 +16,67 @@ from pathlib import Path
 
 from lib import plots, tables
 from lib.choose import of_today, sitting, tuned
-from lib.pairs import PAIRS
+from lib.pairs import PAIRS, changes
 from lib.records import RESULTS, ROOT, read
 
 PAGES = ("README.md", "ppo/README.md", "benchmarks/README.md", "benchmarks/results/LOG.md")
 NONE = "*No records of today's code; those of older code are in `results/`.*"
 
 
-def changes(one: Path, two: Path) -> list[list[str]]:
-    """The hunks of `diff -U0 -B`, each the list of its added and removed lines, blank ones out."""
-    diff = subprocess.run(["diff", "-U0", "-B", one, two], capture_output=True, text=True)
-    if diff.returncode > 1:
-        raise FileNotFoundError(diff.stderr)
-    hunks: list[list[str]] = []
-    for line in diff.stdout.splitlines()[2:]:
-        if line.startswith("@@"):
-            hunks.append([])
-        elif line[1:].strip() and line[0] in "+-":
-            hunks[-1].append(line)
-    return hunks
-
-
 def edges(name: str, folder: Path = ROOT / "ppo") -> list[str]:
     """Changed lines (hunks) from a script's parent to it, and from it to its fast version."""
-    pairs = (PAIRS[name].parent, name), (name, f"{name}_torchcompile")
-    files = [[folder / f"{script}.py" for script in pair] for pair in pairs]
+    files = [[folder / f"{script}.py" for script in pair] for pair in both(name)]
     found = [changes(*pair) if all(path.exists() for path in pair) else [] for pair in files]
     return [f"{sum(map(len, hunks))} ({len(hunks)})" if hunks else "-" for hunks in found]
 
 
 def tree(folder: Path = ROOT / "ppo") -> str:
-    """The scripts, each under what it is derived from, with changed lines (hunks) both ways."""
+    """The scripts, each under what it is derived from, with changed lines (hunks) both ways, which
+    are links to the diffs."""
     files = {path.stem for path in folder.glob("*.py")}
     parents = {name: x.parent if x.parent in files else None for name, x in PAIRS.items()}
-    rows = [("changed lines (hunks)", "from parent", "to fast", "")]
+    rows = []
 
     def grow(parent, margin):
         names = [name for name in PAIRS if name in files and parents[name] == parent]
         for name in names:
             branch, below = ("└─ ", "   ") if name == names[-1] else ("├─ ", "│  ")
             branch, below = (margin + branch, margin + below) if parent else ("", "")
-            rows.append((branch + name, *edges(name, folder), PAIRS[name].purpose))
+            shown = zip(edges(name, folder), (diff_name(*pair) for pair in both(name)), strict=True)
+            cells = [f"[{n}](diffs/{diff})" if n != "-" else "" for n, diff in shown]
+            # blanks at a cell's beginning are cut, these are not
+            branch = branch.replace(" ", "\N{NO-BREAK SPACE}")
+            rows.append([f"`{branch}{name}`", *cells, PAIRS[name].purpose])
             grow(name, below)
 
     grow(None, "")
-    width = max(len(name) for name, *_ in rows)
-    lines = [f"{name:{width}}  {down:>11}  {aside:>9}  {what}" for name, down, aside, what in rows]
-    return "```\n" + "\n".join(line.rstrip() for line in lines) + "\n```"
+    lines = [
+        "| script | from its parent | to its fast version | for |",
+        "| --- | --: | --: | --- |",
+    ]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def both(name: str) -> list[tuple[str | None, str]]:
+    """The diffs that show a script: from its parent to it, and from it to its fast version."""
+    return [(PAIRS[name].parent, name), (name, f"{name}_torchcompile")]
+
+
+def diff_name(one: str | None, two: str) -> str:
+    """The file in ppo/diffs/ that has the diff of two scripts."""
+    return f"{two}.diff" if two == f"{one}_torchcompile" else f"{one}_to_{two}.diff"
+
+
+def diffs(folder: Path = ROOT / "ppo") -> dict[Path, str]:
+    """Each file of ppo/diffs/ and its text, as the scripts are now."""
+    found = {}
+    for one, two in (pair for name in PAIRS for pair in both(name)):
+        paths = [folder / f"{name}.py" for name in (one, two)]
+        if one and all(path.exists() for path in paths):
+            labels = [f"--label={x}/ppo/{path.name}" for x, path in zip("ab", paths, strict=True)]
+            done = subprocess.run(["diff", "-u", *labels, *paths], capture_output=True, text=True)
+            found[folder / "diffs" / diff_name(one, two)] = done.stdout
+    return found
 
 
 def parts(folder: Path) -> dict[str, str]:
@@ -125,19 +139,33 @@ def pages(folder: Path) -> dict[Path, str]:
     return {path: filled(path.read_text(), found) for path in paths}
 
 
+def stale(folder: Path) -> dict[Path, str | None]:
+    """Pages and diffs that are not as records and scripts have them now, as they should be; None
+    for a diff that should not be there."""
+    wanted: dict[Path, str | None] = {**pages(folder), **diffs()}
+    left = {path: None for path in (ROOT / "ppo" / "diffs").iterdir() if path not in wanted}
+    texts = {path: path.read_text() if path.exists() else None for path in wanted | left}
+    return {path: text for path, text in (wanted | left).items() if text != texts[path]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
-    stale = {page: text for page, text in pages(args.results).items() if page.read_text() != text}
-    for page, text in stale.items():
-        print(f"{page.relative_to(ROOT)} {'is out of date' if args.check else 'is written'}")
-        if not args.check:
-            page.write_text(text)
+    (ROOT / "ppo" / "diffs").mkdir(exist_ok=True)
+    found = stale(args.results)
+    for path, text in found.items():
+        print(f"{path.relative_to(ROOT)} {'is out of date' if args.check else 'is written'}")
+        if args.check:
+            continue
+        if text is None:
+            path.unlink()
+        else:
+            path.write_text(text)
     if not args.check:
         plots.write(args.results)
-    return int(args.check and bool(stale))
+    return int(args.check and bool(found))
 
 
 if __name__ == "__main__":

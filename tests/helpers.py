@@ -6,18 +6,15 @@ import functools
 import importlib
 import os
 import re
-import runpy
-import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from lib import parity
+from lib.parity import scalars as scalars
 
 import torch
 import torch.distributed as dist
@@ -64,31 +61,15 @@ def compile_kernels(env_id, device="cpu"):
 
 
 def run_main(name, *flags, runs_dir, edit=None, gpu=False):
-    """Runs a script's main in this process, its text edited on request; returns its variables.
-
-    On the CPU unless gpu; the signal handlers that main sets are taken back.
-    """
-    path = PPO / f"{name}.py"
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    """parity.run_main of a script in ppo/, beside a process group of the tests' own."""
     grouped = dist.is_initialized()
     if grouped:
         dist.destroy_process_group()
-    argv, sys.argv = sys.argv, [name, *map(str, flags), "--runs-dir", str(runs_dir)]
-    sys.argv += [] if gpu else ["--no-cuda"]
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            if edit is not None:
-                text, path = edit(path.read_text()), Path(folder) / path.name
-                path.write_text(text)
-            return SimpleNamespace(**runpy.run_path(str(path), run_name="__main__"))
+        return parity.run_main(PPO / f"{name}.py", *flags, runs_dir=runs_dir, edit=edit, gpu=gpu)
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
         if grouped:
             alone()
-        sys.argv = argv
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)
 
 
 def run_script(path, *flags, cwd, env=None, gpu=False, timeout=600):
@@ -158,15 +139,6 @@ def git_applied(before, after, other, folder):
 def said(err):
     """A message as one line: without the frame that tyro draws around it, its breaks as spaces."""
     return " ".join(re.sub("[╭╮╰╯│]|─+", " ", err).split())
-
-
-def scalars(run_dir):
-    """The TensorBoard curves of a run: {tag: [(step, value), ...]}."""
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
 
 
 # what of main is no PPO: a statement that has one of these names in it

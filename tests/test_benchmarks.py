@@ -653,13 +653,17 @@ def test_tree_counts_changed_lines(tmp_path, monkeypatch):
     tree = {"a": (None, "A"), "b": ("a", "B"), "c": ("b", "C"), "d": ("x", "D"), "e": ("a", "E")}
     tree = {name: pairs.Pair(*about) for name, about in tree.items()}
     monkeypatch.setattr(report, "PAIRS", tree)
-    lines = [line.split() for line in report.tree(tmp_path).splitlines()[2:-1]]
+    lines = [line[2:-2].split(" | ") for line in report.tree(tmp_path).splitlines()[2:]]
     assert lines == [
-        ["a", "-", "4", "(2)", "A"],
-        ["└─", "b", "1", "(1)", "-", "B"],
-        ["└─", "c", "4", "(1)", "-", "C"],
-        ["d", "-", "-", "D"],
+        ["`a`", "", "[4 (2)](diffs/a_torchcompile.diff)", "A"],
+        ["`└─\xa0b`", "[1 (1)](diffs/a_to_b.diff)", "", "B"],
+        ["`\xa0\xa0\xa0└─\xa0c`", "[4 (1)](diffs/b_to_c.diff)", "", "C"],
+        ["`d`", "", "", "D"],
     ]
+    shown = report.diffs(tmp_path)
+    assert [path.name for path in shown] == ["a_torchcompile.diff", "a_to_b.diff", "b_to_c.diff"]
+    fast = shown[tmp_path / "diffs/a_torchcompile.diff"]
+    assert fast.startswith("--- a/ppo/a.py\n+++ b/ppo/a_torchcompile.py\n@@ -1,5 +1,")
 
 
 def test_pages_and_plots(tmp_path):

@@ -234,15 +234,27 @@ def test_paths_and_commands_exist(text):
         "test",
         "bench",
         "recipe",
+        "fork",
+        "check",
+        "compare",
         "NAME",
         "NAME_torchcompile",
     }:
         assert name in (*SCRIPTS, "ppo_eval"), name
 
 
-def test_tables_are_what_the_records_say():
-    for page, text in report.pages(report.RESULTS).items():
-        assert page.read_text() == text, f"{page.name}: run python benchmarks/report.py"
+def test_tables_are_what_the_records_say_and_diffs_what_the_scripts_do():
+    found = [path.name for path in report.stale(report.RESULTS)]
+    assert not found, f"{found}: run python benchmarks/report.py"
+
+
+@pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])
+def test_the_guide_links_both_diffs(name):
+    """In the section of the pair, and in the tree."""
+    section = re.search(rf"^### {name}$(.*?)^##", GUIDE, re.MULTILINE | re.DOTALL)[1]
+    shown = [report.diff_name(*pair) for pair in report.both(name) if pair[0]]
+    for text in (section, GUIDE[: GUIDE.index("<!-- /tree -->")]):
+        assert all(f"](diffs/{diff})" in text for diff in shown)
 
 
 def test_requirements_are_pinned():

@@ -1,6 +1,13 @@
-"""The pairs: one entry each, from which tables, tree and the benchmarks' defaults are made."""
+"""The pairs: one entry each, from which tables, tree and the benchmarks' defaults are made.
 
+Also which files a pair has, one of ppo/ or anyone's, and what differs between two files.
+"""
+
+import subprocess
+from pathlib import Path
 from typing import NamedTuple
+
+from lib.records import ROOT, Failure
 
 # Pong within an hour of two CPU cores: hyper-parameters of our own
 PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3 "
@@ -77,3 +84,38 @@ PAIRS = {
     ),
 }
 TIMED = [name for name in PAIRS if "multigpu" not in name]  # that one has benchmarks/multigpu.py
+
+
+def script(text: str) -> Path:
+    """The file that NAME or a path stands for, with or without .py, as run.sh takes them; Failure
+    if there is none."""
+    given = Path(f"{text.removesuffix('.py')}.py").expanduser()
+    for path in [given, ROOT / given] if "/" in text else [ROOT / "ppo" / given, given]:
+        if path.is_file():
+            return path.resolve()
+    raise Failure(f"no script '{text}'")
+
+
+def versions(text: str) -> tuple[Path, Path]:
+    """The eager and the fast file of a pair, of which either is given; Failure without both."""
+    given = script(text)
+    eager = given.with_stem(given.stem.removesuffix("_torchcompile"))
+    fast = eager.with_stem(f"{eager.stem}_torchcompile")
+    for path in (eager, fast):
+        if not path.is_file():
+            raise Failure(f"'{text}' is half a pair: there is no {path}")
+    return eager, fast
+
+
+def changes(one: Path, two: Path) -> list[list[str]]:
+    """The hunks of `diff -U0 -B`, each the list of its added and removed lines, blank ones out."""
+    diff = subprocess.run(["diff", "-U0", "-B", one, two], capture_output=True, text=True)
+    if diff.returncode > 1:
+        raise FileNotFoundError(diff.stderr)
+    hunks: list[list[str]] = []
+    for line in diff.stdout.splitlines()[2:]:
+        if line.startswith("@@"):
+            hunks.append([])
+        elif line[1:].strip() and line[0] in "+-":
+            hunks[-1].append(line)
+    return hunks

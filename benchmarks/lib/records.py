@@ -114,13 +114,24 @@ def pair(variant: str) -> str:
     return part(variant)[0].removesuffix("_torchcompile")
 
 
+def fields(text: str) -> dict[str, ast.expr]:
+    """The flags of a script's Args, by the names of their fields, and each one's default as code;
+    Failure without an Args."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and node.name == "Args":
+            return {x.target.id: x.value for x in node.body if isinstance(x, ast.AnnAssign)}
+    raise Failure("it has no Args")
+
+
+def constants(text: str) -> dict:
+    """The same flags and what they are when not given; those that are computed are left out."""
+    return {k: v.value for k, v in fields(text).items() if isinstance(v, ast.Constant)}
+
+
 @cache
 def defaults(name: str) -> dict:
-    """A script's flags and what they are when not given; those that it computes are left out."""
-    nodes = ast.parse((ROOT / "ppo" / f"{name}.py").read_text()).body
-    (fields,) = (node.body for node in nodes if getattr(node, "name", "") == "Args")
-    constants = [x for x in fields if isinstance(getattr(x, "value", None), ast.Constant)]
-    return {x.target.id: x.value.value for x in constants if isinstance(x, ast.AnnAssign)}
+    """Those of a script in ppo/."""
+    return constants((ROOT / "ppo" / f"{name}.py").read_text())
 
 
 def as_of_today(record: dict) -> str:

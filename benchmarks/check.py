@@ -1,0 +1,218 @@
+"""Whether a pair is one: what tests hold the pairs of ppo/ to, of any eager file and its fast one.
+
+    ./run.sh check ~/idea/my_ppo.py                          # under a minute for a copy of ppo
+    ./run.sh check ~/idea/my_ppo.py --compile --env-id Acrobot-v1
+
+runs both versions on the CPU, a few short rollouts of episodes of at most 20 steps, and holds what
+they computed side by side: losses, returns and weights to the last bit without speed flags, with
+--compile the first two updates' losses within a tolerance; each resumed from the other's
+checkpoint; scored by ppo_eval. Other flags go to both. A line a check; status 1 if one fails.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lib.pairs import changes, versions
+from lib.parity import (
+    ITERATIONS,
+    PIXELS,
+    SIZES,
+    SMALL,
+    VECTORS,
+    assert_close,
+    assert_the_same,
+    curves,
+    run_main,
+)
+from lib.records import Failure, python, run_process
+
+import torch
+
+LIMIT = 20  # steps of an episode, so that some end by themselves and some are cut
+MORE = 3 * 32  # steps of a run that goes on with one
+TIMED = 3000  # steps of a run whose speed is measured, at least
+
+
+@contextlib.contextmanager
+def short_episodes():
+    """Gymnasium's and EnvPool's environments end after LIMIT steps."""
+    import gymnasium
+
+    modules = [gymnasium]
+    with contextlib.suppress(ImportError):
+        import envpool
+
+        modules.append(envpool)
+    makes = [module.make for module in modules]
+    for module, make in zip(modules, makes, strict=True):
+        module.make = partial(make, max_episode_steps=LIMIT)
+    try:
+        yield
+    finally:
+        for module, make in zip(modules, makes, strict=True):
+            module.make = make
+
+
+@contextlib.contextmanager
+def quiet():
+    """What is printed meanwhile, libraries' messages too, goes to a file, which this returns."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        try:
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield file
+        finally:
+            for number, old in enumerate(kept, 1):
+                os.dup2(old, number)
+                os.close(old)
+
+
+class Pair:
+    """An eager and a fast file, their runs and what was found."""
+
+    def __init__(self, eager: Path, fast: Path, flags: list[str], folder: Path):
+        self.eager, self.fast, self.flags, self.folder = eager, fast, flags, folder
+        self.runs, self.curves, self.failed = {}, {}, 0
+        self.bound = PIXELS if "nn.Conv2d" in eager.read_text() else VECTORS
+
+    def train(self, path: Path, *flags, name: str):
+        """A run by small sizes and these flags; what it prints is shown if it ends the process."""
+        flags = [*SMALL, *SIZES, *self.flags, *flags]
+        with quiet() as printed:
+            try:
+                return run_main(path, *flags, runs_dir=self.folder / name)
+            except SystemExit as stop:
+                end = stop
+                printed.seek(0)
+                said = printed.read().strip()
+        if not self.runs and end.code == 2:  # the flags are none of the script's
+            print(said, file=sys.stderr)
+            raise SystemExit(2)
+        raise Failure(f"{path.name}: {end}")
+
+    def say(self, what: str, check: Callable[[], str]) -> None:
+        """A line of the table: what a check saw, or what it fails with."""
+        try:
+            seen, result = check(), "ok"
+        except Exception as error:
+            seen, result = (str(error).strip().splitlines() or [""])[0], "FAIL"
+            if not isinstance(error, AssertionError | Failure):
+                seen = f"{type(error).__name__}: {seen}"
+            self.failed += 1
+        print(f"{what:14}{result:6}{seen}", flush=True)
+
+    def same(self) -> str:
+        """Without speed flags: losses, returns, weights and rows."""
+        for path in (self.eager, self.fast):
+            self.runs[path] = self.train(path, name=path.stem)
+            self.curves[path] = curves(self.runs[path])
+        one, two = self.curves.values()
+        assert_the_same(one, two, *self.runs.values())
+        ended = len(one.get("charts/episodic_return", []))
+        numbers = sum(x.numel() for x in self.runs[self.eager].agent.parameters())
+        said = f"{len(one)} curves of {ITERATIONS} updates, {ended} episodes, {numbers:,} weights: "
+        return said + "to the last bit"
+
+    def compiled(self) -> str:
+        """The first two updates' losses."""
+        run = self.train(self.fast, "--compile", name="compiled")
+        assert "compile" in run.mode, f"ran in mode {run.mode}"
+        found = assert_close(self.curves[self.eager], curves(run), 2, self.bound)
+        return f"losses of two updates within {found:.1g} of their size (bound {self.bound:g})"
+
+    def resumed(self) -> str:
+        """Each version goes on with the other's run, and first with a learning rate of 0."""
+        runs, found = {self.eager: self.fast, self.fast: self.eager}, []
+        for path, other in runs.items():
+            kept = Path(self.runs[other].run_dir)
+            saved = torch.load(kept / "checkpoint.pt", "cpu", weights_only=True)
+            for flags in (["--learning-rate", 0], []):
+                copy = self.folder / f"{path.stem}-{len(flags)}"
+                shutil.copytree(kept, copy)
+                begun = saved["global_step"]
+                flags += ["--resume", copy, "--total-timesteps", begun + MORE]
+                run = self.train(path, *flags, name="resumed")
+                ended = run.global_step
+                assert begun < ended <= begun + MORE, f"{path.name}: {begun} to {ended} steps"
+                if "--learning-rate" in flags:
+                    for key, rows in run.agent.state_dict().items():
+                        same = torch.equal(rows, saved["agent"][key])
+                        assert same, f"{path.name} does not begin with the weights saved: {key}"
+            found.append(run)
+        assert_the_same(*map(curves, found), *found)
+        return (
+            f"each from the other's step {begun} to {ended}, from the weights saved, the same bits"
+        )
+
+    def scored(self) -> str:
+        """By ppo_eval, in a process, both versions' runs."""
+        found = []
+        for path, run in self.runs.items():
+            flags = ["--episodes", 2, "--num-envs", 2, "--max-steps", 200]
+            said = run_process(python("ppo/ppo_eval.py", run.run_dir, *flags), os.environ.copy())
+            means = re.findall(r"mean:? (-?[\d.,]*\d)", said)
+            assert means, f"{path.stem}: it prints no mean"
+            found.append(f"{path.stem} {means[0]}")
+        return f"means of 2 episodes: {', '.join(found)}"
+
+    def speed(self, *flags) -> str:
+        """Steps/s of both, the fast version with these flags, by the script's own sizes: the best
+        of two short runs in turn, as what else the machine does slows them."""
+        sizes = self.runs[self.eager].tyro.cli(self.runs[self.eager].Args, args=self.flags)
+        rollouts = max(3, -(-TIMED // sizes.batch_size))
+        more = ["--measure-burnin", 1, "--total-timesteps", rollouts * sizes.batch_size]
+        best = {self.eager: 0, self.fast: 0}
+        for i, path in enumerate(2 * list(best)):
+            given = [*self.flags, *(flags if path == self.fast else ()), *more]
+            with quiet():
+                run = run_main(path, *given, runs_dir=self.folder / f"speed-{i}")
+            best[path] = max(best[path], run.sps)
+        eager, fast = best.values()
+        said = f"eager {eager:,} steps/s, {' '.join(['fast', *flags])} {fast:,}: {fast / eager:.2f}"
+        return f"{said} times ({sizes.num_envs} envs x {sizes.num_steps} steps)"
+
+
+def main() -> int:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("run.sh check", description=__doc__, formatter_class=form)
+    parser.add_argument("path", metavar="PATH", help="of either version, or a NAME of ppo/")
+    parser.add_argument("--compile", action="store_true", help="compile the fast version, too")
+    args, flags = parser.parse_known_args()
+    try:
+        eager, fast = versions(args.path)
+    except Failure as failure:
+        print(f"run.sh check: {failure}", file=sys.stderr)
+        return 2
+    sys.path.insert(0, str(eager.parent))  # where it would be run from
+    hunks = changes(eager, fast)
+    with tempfile.TemporaryDirectory() as folder:
+        pair = Pair(eager, fast, flags, Path(folder))
+        with short_episodes():
+            pair.say("same losses", pair.same)
+            if fast not in pair.runs:  # nothing to go on with
+                return 1
+            if args.compile:
+                pair.say("--compile", pair.compiled)
+            pair.say("--resume", pair.resumed)
+        pair.say("ppo_eval", pair.scored)
+        rewritten = sum(line[0] == "-" for hunk in hunks for line in hunk)
+        lines = f"{sum(map(len, hunks))} changed lines in {len(hunks)} hunks"
+        pair.say("diff", lambda: f"{lines}, {rewritten} of them eager lines that fast rewrites")
+        pair.say("speed", lambda: pair.speed(*["--compile"] * args.compile))
+    return int(pair.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""A pair under another name, in a folder of one's own, with patches: both files, or none.
+
+    ./run.sh fork ppo_continuous_action ~/idea/my_ppo
+    ./run.sh fork ppo_continuous_action ~/idea/my_ppo --patch a.patch b.patch
+
+writes ~/idea/my_ppo.py and ~/idea/my_ppo_torchcompile.py. A patch is what `git diff` makes of the
+eager version. `git apply` has to take it on both files, with the lines around a hunk as they are.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lib.pairs import versions
+from lib.records import ROOT, Failure
+
+HEADER = re.compile(r"^--- .*\n\+\+\+ .*\n(?=@@ )", re.MULTILINE)  # of a patch to one file
+
+
+class Misfit(Failure):
+    """A patch that one of the files does not take."""
+
+
+def apply(patch: Path, path: Path, shown: str) -> None:
+    """Applies a patch to a file, whatever name the patch has for it; Misfit names the hunks that do
+    not fit, and calls the file what is shown."""
+    text = patch.read_text()
+    heads = list(HEADER.finditer(text))
+    if len(heads) != 1:
+        raise Failure(f"{near(patch)} changes {len(heads)} files; make it by git diff ppo/NAME.py")
+    hunks = re.findall(r"^@@ .*$", text, re.MULTILINE)
+    body = f"--- a/{path.name}\n+++ b/{path.name}\n{text[heads[0].end() :]}"
+    # in no repository: within one, git apply leaves out what is not below its folder
+    ceiling = str(path.parent.parent.resolve())
+    env = {**os.environ, "GIT_CEILING_DIRECTORIES": ceiling, "LC_ALL": "C"}
+    for flags in ([], ["--reject", "--verbose"]):  # the second time to learn which hunks fail
+        words = ["git", "apply", *flags, "-"]
+        piped = {"input": body, "capture_output": True, "text": True}
+        done = subprocess.run(words, cwd=path.parent, env=env, **piped)
+        if done.returncode == 0:
+            return
+    failed = [int(n) for n in re.findall(r"Rejected hunk #(\d+)", done.stderr)]
+    said = "; ".join(f"hunk {n} of {len(hunks)}, '{hunks[n - 1]}'" for n in failed)
+    raise Misfit(f"{near(patch)} does not fit {shown}: {said or done.stderr.strip()}")
+
+
+def near(path: Path) -> str:
+    """A path as it is typed here: from this folder on, or from home on, or whole."""
+    for folder, shown in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if path.resolve().is_relative_to(folder.resolve()):
+            return shown + shlex.quote(str(path.resolve().relative_to(folder.resolve())))
+    return shlex.quote(str(path.resolve()))
+
+
+def write(texts: dict[Path, str]) -> None:
+    """New files, all or none; FileExistsError if one is there."""
+    written = []
+    try:
+        for path, text in texts.items():
+            with open(path, "x") as file:
+                written.append(path)
+                file.write(text)
+    except BaseException:
+        for path in written:
+            path.unlink()
+        raise
+
+
+def main() -> int:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("run.sh fork", description=__doc__, formatter_class=form)
+    parser.add_argument("name", metavar="NAME", help="of a pair in ppo/, or a path")
+    parser.add_argument("path", metavar="PATH", type=Path, help="of the new pair")
+    parser.add_argument("--patch", nargs="+", action="extend", type=Path, default=[])
+    args = parser.parse_args()
+    stem = args.path.name.removesuffix(".py").removesuffix("_torchcompile")
+    folder = args.path.expanduser().parent
+    mine = [folder / f"{stem}.py", folder / f"{stem}_torchcompile.py"]
+    try:
+        sources, texts = versions(args.name), {}
+        for path in mine:
+            if path.exists():
+                raise Failure(f"{near(path)} is there already, and stays as it is")
+        with tempfile.TemporaryDirectory() as place:
+            for source, path in zip(sources, mine, strict=True):
+                copy = Path(place, "files", path.name)
+                copy.parent.mkdir(exist_ok=True)
+                copy.write_text(source.read_text())
+                for patch in args.patch:
+                    apply(patch, copy, near(source))
+                texts[path] = copy.read_text()
+        folder.mkdir(parents=True, exist_ok=True)
+        write(texts)
+    except (Failure, OSError) as failure:
+        print(f"run.sh fork: {failure}. Nothing was written.", file=sys.stderr)
+        if isinstance(failure, Misfit):
+            three = " ".join(map(near, (mine[1], sources[0], mine[0])))
+            print(
+                "To merge what does not fit: fork without it, make the change in "
+                f"{near(mine[0])}, then\n    git merge-file {three}",
+                file=sys.stderr,
+            )
+        return 2
+    run, (eager, fast), source = near(ROOT / "run.sh"), map(near, mine), near(sources[0])
+    run = run if "/" in run else f"./{run}"
+    print(f"{eager} and {fast} are written. Next:")
+    for what, line in (
+        ("train", f"{run} {eager}"),
+        ("", f"{run} {fast} --compile"),
+        ("diff", f"diff -u {source} {eager}"),
+        ("", f"diff -u {eager} {fast}"),
+        ("check", f"{run} check {eager} --compile"),
+        ("compare", f"{run} compare {source} {eager}"),
+    ):
+        print(f"  {what:9}{line}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,339 @@
+"""What surrounds a fork: run.sh fork, a path in place of a name, check and compare."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import check
+import compare
+import pytest
+from helpers import PPO, ROOT
+
+import torch
+
+PATCH = """\
+diff --git a/ppo/ppo.py b/ppo/ppo.py
+index 8655271..ce37a75 100644
+--- a/ppo/ppo.py
++++ b/ppo/ppo.py
+@@ -210,3 +210,4 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+ 
+     entropy_loss = masked_mean(entropy, valid)
++    v_loss = 2 * v_loss
+     loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+"""
+# of its two hunks the fast version takes the second alone: before the first one's last lines it has
+# lines of its own
+HALF = """\
+--- a/ppo/ppo.py
++++ b/ppo/ppo.py
+@@ -368,5 +368,6 @@ if __name__ == "__main__":
+     running_returns = np.zeros(N)
+     running_lengths = np.zeros(N)
++    best_return = -np.inf
+ 
+     run_dir, writer = open_run(args, global_step)
+     total = args.num_iterations * args.batch_size
+@@ -436,4 +437,5 @@ if __name__ == "__main__":
+         recent = episodic_returns[-max(100, N) :]
+         mean_return = float(np.mean(recent)) if recent else None
++        best_return = max(best_return, mean_return or -np.inf)
+         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
+         progress.set_postfix_str(score, refresh=False)
+"""
+
+
+def tool(name, *words, cwd=ROOT, **env):
+    """Runs one of benchmarks/, as run.sh does."""
+    return subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / f"{name}.py", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
+
+
+def fork(path, *patches):
+    """A fork of ppo under this path; what the command says."""
+    flags = ["--patch", *patches] if patches else []
+    return tool("fork", "ppo", path, *flags)
+
+
+@pytest.fixture
+def here(monkeypatch, capfd):
+    """As tool, in this process, which has imported what takes seconds."""
+
+    def run(module, *words):
+        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, words)])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        try:
+            status = module.main()
+        except SystemExit as stop:
+            status = stop.code
+        return SimpleNamespace(returncode=status, **capfd.readouterr()._asdict())
+
+    return run
+
+
+def test_fork(tmp_path):
+    """Both files, the change in each, and what to type next; a second time nothing is touched."""
+    (tmp_path / "a.patch").write_text(PATCH)
+    done = fork(tmp_path / "idea/mine.py", tmp_path / "a.patch")
+    assert done.returncode == 0, done.stderr
+    for name, source in (("mine", "ppo"), ("mine_torchcompile", "ppo_torchcompile")):
+        lines = (tmp_path / f"idea/{name}.py").read_text().splitlines()
+        before = (PPO / f"{source}.py").read_text().splitlines()
+        assert "    v_loss = 2 * v_loss" in lines
+        assert [line for line in lines if line != "    v_loss = 2 * v_loss"] == before
+    for words in ("./run.sh", "diff -u", "./run.sh check", "./run.sh compare"):
+        assert f" {words} " in done.stdout, words
+    texts = {path: path.read_text() for path in (tmp_path / "idea").iterdir()}
+    done = fork(tmp_path / "idea/mine")
+    assert done.returncode == 2 and "there already" in done.stderr
+    assert {path: path.read_text() for path in (tmp_path / "idea").iterdir()} == texts
+
+
+def test_all_or_nothing(tmp_path):
+    """Which patch, which file, which hunk, the way on; and no file, not even a folder."""
+    (tmp_path / "a.patch").write_text(PATCH)
+    (tmp_path / "half.patch").write_text(HALF)
+    (tmp_path / "two.patch").write_text(PATCH + PATCH.replace("ppo.py", "ppo_rnd.py"))
+    done = fork(tmp_path / "idea/mine", tmp_path / "half.patch")
+    assert done.returncode == 2
+    for word in ("half.patch", "ppo/ppo_torchcompile.py", "hunk 1 of 2", "git merge-file"):
+        assert word in done.stderr
+    assert "hunk 2" not in done.stderr
+    done = fork(tmp_path / "idea/mine", tmp_path / "two.patch")
+    assert done.returncode == 2 and "changes 2 files" in done.stderr
+    done = tool("fork", "ppo_eval", tmp_path / "idea/mine")
+    assert done.returncode == 2 and "half a pair" in done.stderr
+    done = tool("fork", "ppo", tmp_path / "idea/mine", "--patch", tmp_path / "none.patch")
+    assert done.returncode == 2 and "none.patch" in done.stderr
+    assert not (tmp_path / "idea").exists()
+
+
+def test_git_merge_file_takes_what_does_not_fit(tmp_path):
+    """The way that the message names."""
+    fork(tmp_path / "mine")
+    for words in (
+        ["git", "apply", "-"],
+        ["git", "merge-file", "mine_torchcompile.py", PPO / "ppo.py", "mine.py"],
+    ):
+        text = HALF.replace("ppo/ppo.py", "mine.py")
+        done = subprocess.run(words, input=text, cwd=tmp_path, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    merged = (tmp_path / "mine_torchcompile.py").read_text()
+    added = [line[1:] for line in HALF.splitlines() if line.startswith("+ ")]
+    assert len(added) == 2 and all(f"{line}\n" in merged for line in added)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A fork of ppo as it is."""
+    folder = tmp_path_factory.mktemp("idea")
+    assert fork(folder / "mine").returncode == 0
+    return folder / "mine.py"
+
+
+def table(done):
+    """Of check's lines: {check: (result, what was seen)}."""
+    lines = re.findall(r"^(\S+(?: \w+)?) +(ok|FAIL) +(.+)$", done.out, re.MULTILINE)
+    return {name: (result, seen) for name, result, seen in lines}
+
+
+@pytest.mark.slow
+def test_check(pair, here, monkeypatch):
+    """Nothing is compiled here, as test_parity does: the rest of --compile is there."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    done = here(check, pair, "--compile", "--env-id", "Acrobot-v1")
+    assert list(table(done)) == [
+        "same losses",
+        "--compile",
+        "--resume",
+        "ppo_eval",
+        "diff",
+        "speed",
+    ]
+    assert {result for result, _ in table(done).values()} == {"ok"}, done.out
+    assert done.returncode == 0 and not done.err
+
+
+BREAKS = {  # a line of the fast version, what stands there instead, the check that sees it
+    "loss": ("v_loss = 0.5 * masked_mean", "v_loss = 0.4 * masked_mean", "same losses"),
+    "resume": ('"agent": agent.state_dict()', '"agent": Agent(envs).state_dict()', "--resume"),
+    "flag": ("gamma: float = 0.99", "gamme: float = 0.99", "same losses"),
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_check_sees_a_broken_pair(broken, pair, tmp_path, here, monkeypatch):
+    """And runs the checks that are left."""
+    monkeypatch.setattr(check, "run_process", lambda *_: "mean 1.5, and no process")
+    old, new, sees = BREAKS[broken]
+    text = pair.with_stem("mine_torchcompile").read_text()
+    assert text.count(old) == 1
+    (tmp_path / "mine.py").write_text(pair.read_text())
+    (tmp_path / "mine_torchcompile.py").write_text(text.replace(old, new))
+    done = here(check, tmp_path / "mine.py")
+    assert done.returncode == 1 and table(done)[sees][0] == "FAIL", done.out
+    assert broken != "loss" or "losses/" in table(done)[sees][1]
+    assert broken == "flag" or table(done)["speed"][0] == "ok"
+
+
+def test_check_says_what_it_cannot_check(pair, tmp_path, here):
+    """Half a pair, and flags that there are not: a message, status 2."""
+    shutil.copy(pair, tmp_path)
+    done = here(check, tmp_path / "mine.py")
+    assert done.returncode == 2 and len(done.err.splitlines()) == 1 and not done.out
+    assert "mine_torchcompile.py" in done.err
+    done = here(check, pair, "--no-such-flag")
+    assert done.returncode == 2 and "--no-such-flag" in done.err and not done.out
+
+
+FAILS = """
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Fails(CartPoleEnv):
+    def reset(self, **kwargs):
+        if FAILING and np.random.get_state()[1][0] == 2:  # the run's seed
+            raise RuntimeError("no such seed")
+        return super().reset(**kwargs)
+
+gym.register("Fails-v0", Fails, max_episode_steps=50)
+"""
+
+
+@pytest.mark.slow
+def test_compare(tmp_path, here, monkeypatch):
+    """Two seeds, one of which the environment fails in; what has a record does not run again, and
+    what failed does."""
+    fork(tmp_path / "mine")
+    module = tmp_path / "fails.py"
+    module.write_text(FAILS.replace("FAILING", "True"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    words = ["ppo", tmp_path / "mine", "--env-ids", "fails:Fails-v0", "--seeds", 2]
+    words += ["--total-timesteps", 256, "--folder", tmp_path / "compare", "--jobs", 2]
+    words += ["--", "--num-envs", 1, "--num-steps", 64, "--no-cuda", "--ent-coef", 0.02]
+
+    def lines():
+        path = tmp_path / "compare/runs.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    done = here(compare, *words)
+    assert done.returncode == 2 and "the same code" in done.err
+    text = (tmp_path / "mine.py").read_text().replace("gamma: float = 0.99 ", "gamma: float = 0.9 ")
+    (tmp_path / "mine.py").write_text(text)
+    done = here(compare, *words)
+    assert done.returncode == 1 and "4 runs to do, 0 with" in done.err, done.err
+    assert done.out.count("seed 2: status 1: RuntimeError: no such seed") == 2
+    assert {(r["variant"], r["seed"], r["args"]["gamma"]) for r in lines()} == {
+        ("ppo", 1, 0.99),
+        ("mine", 1, 0.9),
+    }
+    module.write_text(FAILS.replace("FAILING", "False"))
+    done = here(compare, *words)
+    assert done.returncode == 0 and "2 runs to do, 2 with" in done.err, done.err
+    for row in ("| `ppo` | 2 | ", "| `mine` | 2 | ", "`mine` minus `ppo`: ", "p = "):
+        assert row in done.out
+    before = lines()
+    done = here(compare, *words)
+    assert done.returncode == 0 and "0 runs to do, 4 with" in done.err
+    assert lines() == before and len(before) == 4 and all(r["curve"] for r in before)
+    assert all(r["args"]["ent_coef"] == 0.02 and r["complete"] for r in before)
+    assert (tmp_path / "compare/curves.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ppo"], "required"),
+        (["ppo", "ppo_eval"], "ppo_eval.py has no --env-id"),
+        (["ppo", "ppo_torchcompile", "--", "--compile"], "ppo.py has no --compile"),
+        (["ppo", "ppo:no-such"], "ppo.py has no --no-such"),
+        (["ppo", "nowhere/ppo"], "no script 'nowhere/ppo'"),
+    ],
+)
+def test_what_cannot_be_compared(words, said, tmp_path, here, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = here(compare, *words)
+    assert done.returncode == 2 and said in done.err and not done.out
+    assert not [*tmp_path.iterdir()]
+
+
+def stub(folder, script):
+    """run.sh beside a python that tells what it is asked to do, as if all were installed but for
+    what some scripts need; the fork `script` of that text in folder."""
+    for name in ("python", "torchrun"):
+        path = folder / ".venv/bin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho {name} ${{MALLOC_TRIM_THRESHOLD_:+kept}} "$@" >&2\n')
+        path.chmod(0o755)
+    (folder / "ppo").mkdir()
+    (folder / "requirements").symlink_to(ROOT / "requirements")
+    text = (ROOT / "run.sh").read_text()
+    ready = text[text.index("fingerprint()") : text.index("ready()")]
+    stamp = f"root={folder} venv={folder}/.venv\n{ready}\nfingerprint requirements"
+    stamp = subprocess.run(["bash", "-c", stamp], capture_output=True, check=True).stdout
+    (folder / ".venv/.requirements").write_bytes(stamp)
+    (folder / "run.sh").write_text(text)
+    (folder / "idea").mkdir()
+    (folder / "idea/mine.py").write_text(script)
+    return folder / "idea/mine.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "runner"),
+    [
+        ("ppo", [], "python"),
+        ("ppo_pettingzoo", ["pettingzoo"], "python"),
+        ("ppo_continuous_action_envpool", [], "python"),
+        ("ppo_continuous_action_warp_torchcompile", ["warp"], "python"),
+        ("ppo_atari", [], "python"),
+        ("ppo_atari_envpool_multigpu", [], "torchrun"),
+    ],
+)
+def test_run_sh_takes_a_path(name, needs, runner, tmp_path):
+    """And decides by the text of the file, not by its name, what to install and how to run it."""
+    mine = stub(tmp_path, (PPO / f"{name}.py").read_text())
+
+    def call(*words):
+        command = ["bash", tmp_path / "run.sh", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    for path in (mine, mine.with_suffix(""), "idea/mine.py"):
+        done = call(path, "--seed", "3")
+        said = done.stderr.splitlines()[-1].split()
+        assert said[0] == runner and said[-2:] == ["--seed", "3"]
+        assert tmp_path / said[-3] == mine
+        if path == mine:
+            assert re.findall(r"-r \S+/requirements-(\w+)\.txt", done.stderr) == needs
+    assert "kept" not in said or "atari" in name
+    done = call("idea/none.py")
+    assert done.returncode == 2 and "idea/none.py" in done.stderr
+
+
+def test_run_sh_keeps_small_networks_off_a_gpu(tmp_path):
+    """The eager versions that it slows down, unless asked to; not those that go on with a run."""
+    stub(tmp_path, "")
+    text = (tmp_path / "run.sh").read_text()
+    (tmp_path / "run.sh").write_text(text.replace("/dev/nvidiactl", str(tmp_path / "gpu")))
+    for name in ("ppo", "ppo_torchcompile"):
+        (tmp_path / f"ppo/{name}.py").touch()
+
+    def given(*words):
+        command = ["bash", tmp_path / "run.sh", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stderr.splitlines()[-1].partition(".py ")[2]
+
+    assert given("ppo", "--seed", "3") == "--seed 3"
+    (tmp_path / "gpu").touch()
+    assert given("ppo", "--seed", "3") == "--no-cuda --seed 3"
+    for words in (["ppo", "--cuda"], ["ppo", "--resume", "x"], ["ppo_torchcompile", "--compile"]):
+        assert given(*words) == " ".join(words[1:])

@@ -126,6 +126,14 @@ def execute(path):
     return module
 
 
+def close(envs):
+    """Closes environments, if they can be; what goes wrong then has no consequence."""
+    try:
+        getattr(envs, "close", lambda: None)()
+    except Exception as error:
+        print(f"environments failed to close: {error!r}", file=sys.stderr)
+
+
 @contextmanager
 def making(film):
     """While a script makes its environments: ALE's games do not end with a life, and to film,
@@ -214,6 +222,7 @@ class Policy:
             self.load_weights(checkpoint["agent"])
             self.read_main()
             self.reset(seed=0)
+            close(envs)
         except (Exception, SystemExit) as error:
             raise refusal(error, saved["env_id"]) from error
 
@@ -505,8 +514,10 @@ class Game:
         self.envs = policy.make_envs(seed, film)
         found = policy.value(policy.reset_call, envs=self.envs, seeds=np.array([seed]))
         self.obs, self.info = found if isinstance(found, tuple) else (found, {})
-        self.together = hasattr(self.envs, "num_agents")  # several agents; info says who is absent
-        self.there = ~self.info if self.together else np.ones(1, bool)  # (R,), who acts
+        self.there = np.ones(1, bool)  # (R,), who acts
+        self.together = hasattr(self.envs, "num_agents")
+        if self.together:  # ParallelEnvs, whose reset says who is absent
+            self.there, self.info = ~self.info, {}
         self.took_part, self.returns = np.zeros_like(self.there), np.zeros(self.there.shape)
         self.life_over = False
         self.in_envpool = hasattr(getattr(self.envs, "unwrapped", None), "async_reset")
@@ -544,27 +555,24 @@ class Game:
 
     def frame(self):
         """What is to be seen, (height, width, 3) uint8."""
-        if self.together:
-            return self.envs.envs[0].render()
         made = getattr(self.envs, "unwrapped", self.envs)
-        if hasattr(made, "screen"):  # ALE's, see making()
-            frame = made.screen
+        if self.together:
+            frame = made.envs[0].render()
         elif self.in_envpool:  # by MuJoCo's first camera, which follows the body
             frame = made.render(camera_id=0)[0]
-        else:
-            frame = self.envs.render()[0]
+        else:  # ALE's vector environment has a screen, see making()
+            frame = made.screen if hasattr(made, "screen") else self.envs.render()[0]
         return frame.repeat(2, 0).repeat(2, 1) if "lives" in self.info else frame
 
     def fps(self):
         """Frames a second."""
-        if "lives" in self.info:
-            return 15  # of 60, the agent sees every fourth
         known = (self.envs.envs[0] if self.together else self.envs).metadata
         with suppress(Exception):  # EnvPool does not say; Gymnasium may have the same environment
-            if "render_fps" not in known:
-                name = gym.registry[self.policy.args.env_id].entry_point
-                known = gym.envs.registration.load_env_creator(name).metadata
-        return known.get("render_fps", 30)
+            if self.in_envpool:
+                entry = gym.registry[self.policy.args.env_id].entry_point
+                known = gym.envs.registration.load_env_creator(entry).metadata
+        fps = known.get("render_fps", 50 if self.in_envpool else 30)
+        return 15 if "lives" in self.info else fps  # Atari's agent sees every fourth of 60
 
 
 def play(policy, seed, deterministic, max_steps):
@@ -585,10 +593,7 @@ def play(policy, seed, deterministic, max_steps):
         if game and game.actions:  # its own affair
             raise
         raise refusal(error, policy.args.env_id) from error
-    try:
-        game.envs.close()
-    except Exception as error:  # the game is played
-        print(f"{policy.args.env_id} failed to close: {error!r}", file=sys.stderr)
+    close(game.envs)
     return game
 
 

@@ -713,6 +713,26 @@ def test_each_return_is_of_one_game(eager, runs):
         assert lost == (4 if "atari" in eager else 0), "autoreset steps in between"
 
 
+@pytest.mark.slow
+def test_a_memory_ends_with_a_life(tmp_path):
+    """As in training, where the network is told of it: its actions are those of the game."""
+    run, run_dir = train("ppo_atari_envpool_lstm", tmp_path, SHARP, flags=["--seed", 3])
+    evaluation = load("ppo_eval")
+    game = evaluation.play(evaluation.load(str(run_dir)), 5, False, 27_000)
+    envs = run.make_envs(run.args, np.array([5]))
+    obs, _ = envs.reset()
+    torch.manual_seed(5)
+    state, done, lives = torch.zeros(2, 1, 128), 0.0, 0
+    for action in game.actions:
+        with torch.no_grad():
+            probs, _, state = run.agent(torch.from_numpy(obs), torch.tensor([done]), state)
+        assert probs.sample().tolist() == action.tolist()
+        obs, _, terminated, truncated, _ = envs.step(action)
+        done = float((terminated | truncated).item())
+        lives += done
+    assert lives == 5
+
+
 def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
     """Seeds as they reach EnvPool, where every game is over at once: of training, of evaluation."""
     seeds = []
@@ -720,7 +740,7 @@ def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
     def make(env_id, seed, **options):
         seeds.append(seed)
         ones, obs = np.ones(len(seed)), np.zeros((len(seed), 4, 84, 84), np.uint8)
-        info = {"lives": ones, "terminated": ones, "reward": ones}
+        info = {"lives": ones, "terminated": ones, "reward": 7 * ones}
         step = obs, ones, ones > 0, ones > 1, info
         game = SimpleNamespace(reset=lambda: (obs, info), step=lambda actions: step)
         game.close, game.single_action_space = lambda: None, gym.spaces.Discrete(4)
@@ -733,6 +753,7 @@ def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
         run_main("ppo_atari_envpool", *flags, runs_dir=tmp_path / str(count))
     run_dir = shutil.copytree(runs["ppo_atari_envpool"], tmp_path / "run")
     assert evaluate(monkeypatch, run_dir) is None
+    assert {total for total, _ in scores(run_dir)} == {7.0}, "raw rewards"
     few, many, (nobody,), *games = seeds  # one is made for its spaces alone
     scored = {seed for (seed,) in games}
     assert nobody == 0

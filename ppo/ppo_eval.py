@@ -204,7 +204,9 @@ class Policy:
     def __init__(self, checkpoint, path, note=""):
         self.checkpoint, self.path, self.note, self.session = checkpoint, path, note, None
         self.script = execute(path)
-        nodes = [*ast.walk(ast.parse(inspect.getsource(self.script)))]
+        with open(path, encoding="utf-8") as file:
+            self.text = file.read()
+        nodes = ast.walk(ast.parse(self.text))
         nodes = sorted((x for x in nodes if hasattr(x, "lineno")), key=lambda node: node.lineno)
         self.lines = [ast.unparse(x) for x in nodes if isinstance(x, ast.Assign)]
         self.calls = [ast.unparse(x) for x in nodes if isinstance(x, ast.Call)]
@@ -244,7 +246,7 @@ class Policy:
             own = file.read()
         names = "Task", "WarpVectorEnv", "make_envs"
         parts = [inspect.getsource(getattr(self.script, name)) for name in names]
-        parts += re.findall(r"^TASKS = .*?^}", inspect.getsource(self.script), re.M | re.S)
+        parts += re.findall(r"^TASKS = .*?^}", self.text, re.M | re.S)
         same = all(part in own for part in parts)
         self.note += "" if same else "; its simulator is not the project's, so it plays in that"
         return same
@@ -426,6 +428,7 @@ class Exported(torch.nn.Module):
         self.inputs = ["obs", *(name for name in policy.names if name != "dones")]
 
     def forward(self, inputs):
+        """What the agent gives for inputs in the order of their names."""
         policy, obs = self.policy, inputs[0]
         if "obs_rms" in policy.row:
             # the same sums in tensors, as the exporter follows no NumPy; write() compares them
@@ -521,9 +524,12 @@ class Game:
         self.took_part, self.returns = np.zeros_like(self.there), np.zeros(self.there.shape)
         self.life_over = False
         self.in_envpool = hasattr(getattr(self.envs, "unwrapped", None), "async_reset")
+        simulated = self.in_envpool or policy.args.env_id.startswith("ALE/")
+        self.on_atari = simulated and "lives" in self.info
 
     @property
     def total(self):
+        """The return so far."""
         return float(self.returns.sum() / max(1, self.took_part.sum()))
 
     def masks(self):
@@ -540,12 +546,12 @@ class Game:
         reward, ends = np.asarray(reward), np.asarray(terminated | truncated)
         before, self.info = self.info, info[0] if info else {}
         over = ends
-        if "lives" in self.info and "terminated" in self.info:  # EnvPool's Atari
+        if self.on_atari and self.in_envpool:
             reward = self.info["reward"]  # not clipped
             over = (self.info["terminated"] > 0) | truncated
             # the no-ops after a lost life can end the game too; at times only the lives say so
             over |= self.life_over & (self.info["lives"] > before["lives"])
-        elif "lives" in self.info:  # ALE's, which do not end with a life
+        elif self.on_atari:  # ALE's games, which do not end with a life
             ends = ends | (self.info["lives"] < before["lives"])
         self.life_over = bool(ends.any())
         self.returns += reward * self.there
@@ -562,7 +568,7 @@ class Game:
             frame = made.render(camera_id=0)[0]
         else:  # ALE's vector environment has a screen, see making()
             frame = made.screen if hasattr(made, "screen") else self.envs.render()[0]
-        return frame.repeat(2, 0).repeat(2, 1) if "lives" in self.info else frame
+        return frame.repeat(2, 0).repeat(2, 1) if self.on_atari else frame
 
     def fps(self):
         """Frames a second."""
@@ -572,7 +578,7 @@ class Game:
                 entry = gym.registry[self.policy.args.env_id].entry_point
                 known = gym.envs.registration.load_env_creator(entry).metadata
         fps = known.get("render_fps", 50 if self.in_envpool else 30)
-        return 15 if "lives" in self.info else fps  # Atari's agent sees every fourth of 60
+        return 15 if self.on_atari else fps  # Atari's agent sees every fourth of 60
 
 
 def play(policy, seed, deterministic, max_steps):
@@ -601,7 +607,7 @@ def film(policy, game, path):
     """Plays a game once more, by its actions, and films it; SystemExit says why it cannot."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window
     try:
-        if game.in_envpool and "lives" not in game.info:
+        if game.in_envpool and not game.on_atari:
             ctypes.CDLL("libEGL.so.1")  # OSError where it is missing: MuJoCo in EnvPool would abort
         again = Game(policy, game.seed, film=True)
         frame = again.frame()
@@ -658,9 +664,11 @@ if __name__ == "__main__":
         policy = load(args.run, args.script)
         print(f"plays: {policy.path}{policy.note}")
         if args.onnx:
-            first, file = Game(policy, int(seeds[0])), Exported(policy)
+            file = Exported(policy)
             try:
+                first = Game(policy, int(seeds[0]))
                 file.write(f"{args.run}/policy.onnx", first.obs, first.masks())
+                close(first.envs)
             except Exception as error:  # of a network that cannot be traced, of a full disk
                 text, *_ = str(error.__cause__ or error).strip().splitlines() or [repr(error)]
                 fail("--onnx", f"{args.run}/policy.onnx cannot be written: {text}")

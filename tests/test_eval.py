@@ -716,7 +716,8 @@ def test_each_return_is_of_one_game(eager, runs):
 @pytest.mark.slow
 def test_a_memory_ends_with_a_life(tmp_path):
     """As in training, where the network is told of it: its actions are those of the game."""
-    run, run_dir = train("ppo_atari_envpool_lstm", tmp_path, SHARP, flags=["--seed", 3])
+    lasting = "4 * hidden_size), std=1.0)", "4 * hidden_size), std=6.0)"
+    run, run_dir = train("ppo_atari_envpool_lstm", tmp_path, SHARP, lasting, flags=["--seed", 3])
     evaluation = load("ppo_eval")
     game = evaluation.play(evaluation.load(str(run_dir)), 5, False, 27_000)
     envs = run.make_envs(run.args, np.array([5]))
@@ -744,6 +745,7 @@ def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
         step = obs, ones, ones > 0, ones > 1, info
         game = SimpleNamespace(reset=lambda: (obs, info), step=lambda actions: step)
         game.close, game.single_action_space = lambda: None, gym.spaces.Discrete(4)
+        game.unwrapped, game.async_reset = game, None
         game.single_observation_space = gym.spaces.Box(0, 255, obs.shape[1:], np.uint8)
         return game
 

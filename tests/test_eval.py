@@ -531,6 +531,8 @@ def test_policy_as_onnx(eager, exported):
             fed["window"] = rng.normal(size=(rows, 32, 1, 64)).astype(np.float32)
             fed["ages"] = rng.integers(0, 40, rows)
         assert names == [*fed]
+        kept = torch.uint8 if "atari" in eager else torch.float32
+        assert policy.see(torch.from_numpy(fed["obs"])).dtype == kept, "as main stores it"
         obs, *more = (torch.from_numpy(x) for x in fed.values())
         if "continuous" in eager:
             mean, var, _ = map(np.array, policy.checkpoint["obs_rms"])

@@ -1,14 +1,17 @@
-"""Scores a trained agent, and films it: whole games from the checkpoint of any script beside this.
+"""Scores what a run has learned, films it, and writes it to a file: whole games, played by the very
+script that trained.
 
     python ppo/ppo_eval.py runs/<run>                              # 20 games, actions sampled
     python ppo/ppo_eval.py runs/<run> --deterministic              # the most likely actions
     python ppo/ppo_eval.py runs/<run> --capture-video --video-game best
     python ppo/ppo_eval.py runs/<run> --onnx                       # leaves the policy, policy.onnx
 
-Atari is played as in training, to the last life and with unclipped rewards, MuJoCo with the
-statistics that normalised the observations in training, frozen. Leaves eval.json, and on request a
-video, beside the checkpoint.
-Shapes: M games side by side, A actions, D numbers of an observation, K agents in a game.
+There is no network in this file. `script.py` in a run's folder is a copy of the script that
+trained it, and is executed: its Agent acts in what its make_envs makes, and of its main the lines
+count that say what the agent sees of an observation, how to reset, and how large a memory is.
+What is here are the games: each alone, with a seed of its own, Atari to the last life and with raw
+rewards. Leaves eval.json, and on request a video, beside the checkpoint. In a program: load().
+Shapes: R rows, 1 or the K agents of a game, D numbers of an observation, A actions.
 """
 
 # /// script
@@ -24,6 +27,7 @@ Shapes: M games side by side, A actions, D numbers of an observation, K agents i
 #   "numpy>=2",
 #   "tyro>=1.0.17",
 #   "tqdm",
+#   "tensorboard",
 #   "imageio",
 #   "imageio-ffmpeg",
 #   "onnx",  # these three for --onnx
@@ -31,19 +35,24 @@ Shapes: M games side by side, A actions, D numbers of an observation, K agents i
 #   "onnxruntime",
 # ]
 # ///
+import ast
+import copy
 import ctypes
 import importlib.util
+import inspect
 import io
 import json
 import logging
 import os
+import random
+import re
 import sys
-from contextlib import redirect_stderr, suppress
+import tempfile
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import asdict, dataclass
+from functools import cache, partial
+from types import SimpleNamespace
 from typing import Literal
-
-# kept for filming: where this renderer is missing, mujoco could not even be imported
-MUJOCO_GL = os.environ.pop("MUJOCO_GL", "egl")
 
 import gymnasium as gym
 import imageio.v2 as imageio
@@ -52,622 +61,574 @@ import tyro
 from tqdm import tqdm
 
 import torch
-import torch.nn.functional as F
+from torch.distributions import Categorical, Distribution, Independent, Normal
 
-gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the published tables used
+PPO = os.path.dirname(os.path.abspath(__file__))
+CPU = torch.device("cpu")
+HINT = "on Debian, apt install libegl1 (MUJOCO_GL=egl) or libosmesa6 (MUJOCO_GL=osmesa)"
 
 
 @dataclass
 class Args:
     run: tyro.conf.Positional[str]  # folder of a run, with a checkpoint.pt in it
+    script: str | None = None  # the script that plays; by default script.py in that folder
     episodes: int = 20  # games to play
     deterministic: bool = False  # take the most likely actions; else they are sampled
     seed: int = 1  # of the games and of the sampling, 0 or more
-    num_envs: int = 8  # games side by side
     capture_video: bool = False  # film one of the games: video.mp4
     video_game: Literal["first", "best"] = "first"  # which one
     max_steps: int = 27_000  # a game that has not ended then is cut, Atari's own limit
     onnx: bool = False  # write the policy to policy.onnx, which then plays
 
     def __post_init__(self):
-        if min(self.episodes, self.num_envs, self.max_steps) < 1 or self.seed < 0:
-            raise ValueError("give 1 or more --episodes, --num-envs, --max-steps; a --seed from 0")
         self.run = os.path.expanduser(self.run)
-        try:
-            path = f"{self.run}/checkpoint.pt"
-            self.checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-            name = self.checkpoint["format"].partition(" ")[0]  # it once had a number: "ppo 2"
-            self.player = PLAYERS[name](self.checkpoint, self.deterministic)
-        except Exception as error:  # what a damaged file raises depends on its bytes
-            known = " or ".join(PLAYERS)
-            raise ValueError(f"{self.run}: no checkpoint of {known} ({error!r})") from error
+        if min(self.episodes, self.max_steps) < 1 or self.seed < 0:
+            raise ValueError("give 1 or more --episodes and --max-steps; a --seed from 0")
 
 
-@dataclass
-class Game:
-    """One game from its first observation to its last."""
-
-    seed: int
-    actions: list  # a step's each, (), (A,), or (K,) of several agents
-    total: float = 0.0  # return, of raw rewards
-    cut: bool = False  # by --max-steps
+class CannotPlay(Exception):
+    """A run, or what its script has, that cannot be played; says in one line why."""
 
 
-class Discrete:
-    """Plays an environment of Gymnasium's with the networks of ppo."""
+def refusal(error, what):
+    """The CannotPlay of what a script or an environment raised, which may be anything."""
+    if isinstance(error, CannotPlay):
+        return error
+    missing = isinstance(error, ImportError | gym.error.DependencyNotInstalled)
+    why = "needs what is not installed" if missing else "cannot be played"
+    return CannotPlay(f"{what} {why}: {' '.join(str(error).split()) or type(error).__name__}")
 
-    fps = 30  # where the environment does not say
-    reads = ()  # attributes that the policy reads beside observations: a mask, a memory's state
-    keeps = ()  # those of them that it leaves for the next step
-    outputs = ("logits",)  # of the policy
-    actor = "actor"  # the network that acts
-    last = "actor.4.bias"  # its last weights, as many as actions
-    hint = "on Debian, apt install libegl1 (MUJOCO_GL=egl) or libosmesa6 (MUJOCO_GL=osmesa)"
 
-    def __init__(self, checkpoint, deterministic):
-        self.env_id, self.weights = checkpoint["args"]["env_id"], checkpoint["agent"]
-        self.deterministic = deterministic
+def find_script(run, kind):
+    """The script of a run, and what has to be said of it. kind: its checkpoint's format."""
+    for folder in (run, os.path.dirname(os.path.abspath(run))):  # runs/<run>/best has its run's
+        path = os.path.join(folder, "script.py")
+        if os.path.exists(path) and os.path.exists(os.path.join(folder, "checkpoint.pt")):
+            return path, ""
+    path = os.path.join(PPO, f"{kind}.py")
+    if not re.fullmatch(r"\w+", kind) or not os.path.exists(path):
+        raise CannotPlay(f"{run} has no script.py, and there is no {path}: name one with --script")
+    return path, "; the run is from before scripts were kept: did a fork train it? See --script"
 
-    def reset(self, seeds, **options):
-        """Environments, one a seed, and their first observations, (M, D)."""
 
-        def make_env():
-            env = gym.make(self.env_id, disable_env_checker=True, **options)
-            return env if env.observation_space.shape else gym.wrappers.FlattenObservation(env)
+def execute(path):
+    """A script as a module; its main does not run."""
+    name = f"script_{len(sys.modules)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)  # dataclasses look there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise refusal(error, path) from error
+    for needed in ("Args", "make_envs", "Agent"):
+        if not hasattr(module, needed):
+            raise CannotPlay(f"{path} has no {needed}")
+    return module
 
-        envs = gym.vector.SyncVectorEnv([make_env] * len(seeds))
-        self.action_space = envs.single_action_space
-        obs, self.info = envs.reset(seed=seeds)
-        return envs, obs
 
-    def step(self, envs, actions):
-        """One step: observations, raw rewards, (M,), and whose game is over, (M,) bool."""
-        obs, rewards, terminated, truncated, self.info = envs.step(actions)
-        return obs, rewards, terminated | truncated
+def close(envs):
+    """Closes environments, if they can be; what goes wrong then has no consequence."""
+    try:
+        getattr(envs, "close", lambda: None)()
+    except Exception as error:
+        print(f"environments failed to close: {error!r}", file=sys.stderr)
 
-    def logits(self, obs):
-        """(M, D) -> (M, A) float32."""
-        hidden = obs.float()
-        for layer in (0, 2, 4):
-            weight, bias = (self.weights[f"{self.actor}.{layer}.{x}"] for x in ("weight", "bias"))
-            hidden = F.linear(torch.tanh(hidden) if layer else hidden, weight, bias)
-        return hidden
 
-    def policy(self, obs):
-        """(M, ...), as the environment gives them -> what outputs names, (M, A) float32 each."""
-        return (self.logits(obs),)
+@contextmanager
+def making(film):
+    """While a script makes its environments: ALE's games do not end with a life, and to film,
+    environments render."""
+    pool, shows = sys.modules.get("envpool"), {"render_mode": "rgb_array"} if film else {}
+    make, make_vec, make_pool = gym.make, gym.make_vec, getattr(pool, "make", None)
 
-    def act(self, obs, generators):
-        """Observations, (M, ...) -> (M,) int64; each game draws from its own generator."""
-        probs = self.policy(torch.from_numpy(obs))[0].softmax(-1)  # (M, A)
-        if not self.deterministic:
-            noise = [torch.empty(probs.shape[1:]).exponential_(generator=g) for g in generators]
-            probs = probs / torch.stack(noise)
-        return probs.argmax(-1).numpy()
-
-    def film(self, seed):
-        """The environment of a game, ready to be filmed; MuJoCo's by the camera on the body."""
-        os.environ["MUJOCO_GL"] = MUJOCO_GL
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window
-        options, model = {}, getattr(gym.make(self.env_id).unwrapped, "model", None)
+    def one(*args, **kwargs):
+        """Gymnasium's environment; MuJoCo's is seen by the camera that follows the body."""
+        env = make(*args, **kwargs | shows)
+        model = getattr(env.unwrapped, "model", None) if film else None
         if "track" in (model.camera(i).name for i in range(getattr(model, "ncam", 0))):
-            options = {"camera_name": "track"}
-        envs = self.reset([seed], render_mode="rgb_array", **options)[0]
-        self.fps = envs.metadata.get("render_fps", self.fps)
-        return envs
+            env = make(*args, **kwargs | shows, camera_name="track")
+        return env
 
-    def frame(self, envs):
-        """(height, width, 3) uint8."""
-        return envs.render()[0]
-
-
-def action_masks(envs, info):
-    """info["action_mask"] of all environments: (N, A) bool, True where an action is possible.
-
-    Each environment gives an array, a list or a tuple of 0 and 1 at each reset and in each step;
-    ValueError if one does not.
-    """
-    # Gymnasium joins arrays to one; lists and tuples stay objects, one for each environment
-    given = info.get("action_mask", np.array([]))
-    givers = info.get("_action_mask", np.array(False))  # which environments gave one, (N,)
-    masks = np.array(given.tolist(), given.dtype)
-    shape = (envs.num_envs, int(envs.single_action_space.n))
-    if masks.shape != shape or not givers.all() or not ((masks == 0) | (masks == 1)).all():
-        found = f"{givers.sum()} of {envs.num_envs} environments gave {given}"
-        raise ValueError(f'info["action_mask"] must be {shape} of 0 and 1, but {found}')
-    return torch.from_numpy(masks.astype(bool))
-
-
-class Masked(Discrete):
-    """Plays an environment of Gymnasium's that gives masks with the networks of ppo_masked."""
-
-    reads = ("mask",)
-
-    def reset(self, seeds, **options):
-        """As Discrete's."""
-        self.envs, obs = super().reset(seeds, **options)
-        return self.envs, obs
-
-    def logits(self, obs):
-        """(M, D) -> (M, A) float32; what info["action_mask"] forbids has probability 0."""
-        return torch.where(self.mask, super().logits(obs), -1e8)
-
-    def act(self, obs, generators):
-        """As Discrete's."""
-        self.mask = action_masks(self.envs, self.info)  # (M, A), came with obs
-        return super().act(obs, generators)
-
-
-class ParallelEnvs:
-    """E environments of PettingZoo's Parallel API with K agents each, stepped as one.
-
-    An agent is absent before it comes and after the step in which it leaves: its observation and
-    reward are then 0, and it counts as terminated.
-    """
-
-    def __init__(self, envs):
-        self.envs = envs
-        self.agents = [*envs[0].possible_agents]  # K names, in the order of the columns
-        self.num_agents = len(envs) * len(self.agents)  # N
-        self.obs_space = self.space_of_all("observation_space")
-        self.single_observation_space = gym.spaces.flatten_space(self.obs_space)
-        self.single_action_space = self.space_of_all("action_space")
-
-    def space_of_all(self, kind):
-        """The one space of all agents; ValueError names two whose spaces differ."""
-        spaces = {agent: getattr(self.envs[0], kind)(agent) for agent in self.agents}
-        first = self.agents[0]
-        for agent in self.agents:
-            if spaces[agent] != spaces[first]:
-                differ = f"{first} has {spaces[first]}, {agent} has {spaces[agent]}"
-                raise ValueError(f"agents need the same {kind}: {differ}")
-        return spaces[first]
-
-    def reset(self, seed):
-        """Resets each environment with its own seed: obs, (N, D), and who is absent, (N,) bool."""
-        found = [
-            ({}, env.reset(seed=x)[0], {}, {}, {}) for env, x in zip(self.envs, seed, strict=True)
-        ]
-        obs, _, absent, _ = self.join(found)
-        return obs, absent
-
-    def step(self, actions):
-        """Actions, (N,) -> obs, (N, D), reward, terminated, truncated, (N,), and {}.
-
-        An environment that all agents have left is reset, as in Gymnasium's NEXT_STEP mode.
-        """
-        found = []
-        for e, chosen in enumerate(actions.reshape(len(self.envs), -1).tolist()):
-            env = self.envs[e]
-            if self.over[e]:
-                found.append(({}, env.reset()[0], {}, {}, {}))
-            else:
-                by_agent = dict(zip(self.agents, chosen, strict=True))
-                acted = {agent: by_agent[agent] for agent in env.agents}
-                found.append((acted, *env.step(acted)[:4]))
-        return *self.join(found), {}
-
-    def join(self, found):
-        """Joins the dictionaries of all environments to obs, reward, terminated and truncated.
-
-        found: for each environment, who acted, then observations, rewards and flags by agent.
-        """
-        obs = np.zeros((self.num_agents, *self.single_observation_space.shape), np.float32)
-        reward = np.zeros(self.num_agents)
-        terminated = np.ones(self.num_agents, bool)
-        truncated = np.zeros(self.num_agents, bool)
-        for e, (acted, seen, rewards, terminations, truncations) in enumerate(found):
-            for k, agent in enumerate(self.agents):
-                i = e * len(self.agents) + k
-                there = agent in self.envs[e].agents
-                # subtle: who neither acted nor is there is absent, even if the environment gives
-                # rewards and flags for all possible agents, as it may do for a team
-                if agent not in acted and not there:
-                    continue
-                if seen.get(agent) is not None:
-                    obs[i] = gym.spaces.flatten(self.obs_space, seen[agent])
-                reward[i : i + 1] = rewards.get(agent, 0.0)  # a number, or an array of one
-                truncated[i] = truncations.get(agent, False)
-                left = not there and not truncated[i]  # at times without a flag
-                terminated[i] = terminations.get(agent, False) or left
-                # zeros in its place would be acted on, or bootstrap
-                assert terminated[i] or seen.get(agent) is not None, f"{agent} gave no observation"
-        # environments that all agents have left, (E,)
-        self.over = (terminated | truncated).reshape(len(self.envs), -1).all(1)
-        return obs, reward, terminated, truncated
-
-    def close(self):
-        """Closes all environments."""
-        for env in self.envs:
-            env.close()
-
-
-class SharedPolicy(Discrete):
-    """Plays a parallel environment of PettingZoo's with the networks of ppo_pettingzoo, the same
-    for all K agents; a game's return is the mean over those who took part."""
-
-    def __init__(self, checkpoint, deterministic):
-        super().__init__(checkpoint, deterministic)
-        self.env_kwargs = json.loads(checkpoint["args"]["env_kwargs"])
-
-    def reset(self, seeds, **options):
-        """Environments, one a seed, and their first observations, (M, K, D)."""
-        module = importlib.import_module(self.env_id)
-        kwargs = self.env_kwargs | options
-        envs = ParallelEnvs([module.parallel_env(**kwargs) for _ in seeds])
-        obs, absent = envs.reset(seeds)  # (M * K, D), (M * K,)
-        self.there = ~absent.reshape(len(seeds), -1)  # (M, K), who acts in the next step
-        self.took_part = np.zeros_like(self.there)
-        self.returns = np.zeros(self.there.shape)
-        return envs, obs.reshape(*self.there.shape, -1)
-
-    def step(self, envs, actions):
-        """One step of (M, K) actions: observations, (M, K, D), what it adds to each game's return,
-        (M,), and whose game is over, (M,) bool."""
-        before = self.mean_return()
-        obs, rewards, terminated, truncated, _ = envs.step(actions.reshape(-1))
-        self.returns += rewards.reshape(actions.shape) * self.there
-        self.took_part |= self.there
-        self.there = ~(terminated | truncated).reshape(actions.shape)
-        over = ~self.there.any(1)
-        return obs.reshape(*actions.shape, -1), self.mean_return() - before, over
-
-    def mean_return(self):
-        """(M,), the mean of returns over the agents that took part so far; 0 before any did."""
-        return self.returns.sum(1) / self.took_part.sum(1).clip(1)
-
-    def film(self, seed):
-        """The environment of a game, ready to be filmed."""
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window
-        envs = self.reset([seed], render_mode="rgb_array")[0]
-        self.fps = envs.envs[0].metadata.get("render_fps", self.fps)
-        return envs
-
-    def frame(self, envs):
-        """(height, width, 3) uint8."""
-        return envs.envs[0].render()
-
-
-class Continuous(Discrete):
-    """Plays an environment of Gymnasium's with the networks of ppo_continuous_action."""
-
-    outputs = "mean", "std"
-    actor = "actor_mean"
-    last = "actor_logstd"
-
-    def __init__(self, checkpoint, deterministic):
-        super().__init__(checkpoint, deterministic)
-        mean, var, _ = checkpoint["obs_rms"]
-        self.mean = torch.tensor(mean, dtype=torch.float64)  # (D,)
-        self.std = (torch.tensor(var, dtype=torch.float64) + 1e-8).sqrt()
-
-    def policy(self, obs):
-        """As Discrete's; the networks see what obs_rms scales."""
-        mean = self.logits(((obs.double() - self.mean) / self.std).clamp(-10.0, 10.0))
-        return mean, self.weights["actor_logstd"].exp().expand_as(mean)
-
-    def act(self, obs, generators):
-        """(M, D) -> (M, A) float32, clipped to what the space allows."""
-        action, std = self.policy(torch.from_numpy(obs))
-        if not self.deterministic:
-            noise = [torch.empty(action.shape[1]).normal_(generator=g) for g in generators]
-            action = action + std * torch.stack(noise)
-        return np.clip(action.numpy(), self.action_space.low, self.action_space.high)
-
-
-class ContinuousEnvPool(Continuous):
-    """Plays an environment of EnvPool's with the networks of ppo_continuous_action_envpool."""
-
-    fps = 50  # where Gymnasium does not know the environment; EnvPool does not say
-    hint = "on Debian, apt install libegl1"
-
-    def reset(self, seeds, **options):
-        """Environments, one a seed, and their first observations, (M, D) or a dictionary."""
-        with suppress(OSError):  # MuJoCo in EnvPool looks for it when it is first used
-            ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
-        import envpool
-
-        options |= {"num_envs": len(seeds), "seed": seeds}
-        envs = envpool.make(self.env_id, env_type="gym", **options)
-        self.action_space = envs.single_action_space
-        return envs, envs.reset()[0]
-
-    def act(self, obs, generators):
-        """(M, D), or a dictionary of (M, ...) -> (M, A) float32, clipped as above."""
-        arrays = obs.values() if isinstance(obs, dict) else [obs]
-        obs = np.concatenate([np.reshape(x, (len(x), -1)) for x in arrays], 1)
-        return super().act(obs, generators)
-
-    def film(self, seed):
-        """The environment of a game, ready to be filmed."""
-        ctypes.CDLL("libEGL.so.1")  # OSError where it is missing: MuJoCo in EnvPool would abort
-        with suppress(Exception):  # where Gymnasium has that id, and what it needs
-            make = gym.envs.registration.load_env_creator(gym.registry[self.env_id].entry_point)
-            self.fps = make.metadata["render_fps"]
-        return self.reset([seed], render_mode="rgb_array")[0]
-
-    def frame(self, envs):
-        """(height, width, 3) uint8, by MuJoCo's first camera, which follows the body."""
-        return envs.render(camera_id=0)[0]
-
-
-class Atari(Discrete):
-    """Plays an Atari game in EnvPool with the Nature CNN of ppo_atari_envpool."""
-
-    fps = 15  # of 60 frames a second, the agent sees every fourth
-    last = "actor.bias"
-    stack_num = 4
-
-    def reset(self, seeds, **options):
-        """Environments, one a seed, and their first observations, (M, 4, 84, 84) uint8."""
-        import envpool
-
-        options |= {"num_envs": len(seeds), "seed": seeds, "stack_num": self.stack_num}
-        envs = envpool.make(self.env_id, env_type="gym", episodic_life=True, **options)
-        obs, info = envs.reset()
-        self.lives, self.done = info["lives"], False
-        return envs, obs
-
-    def step(self, envs, actions):
-        """As above; a lost life ends no game, but EnvPool serves again, as it does in training."""
-        obs, rewards, terminated, truncated, info = envs.step(actions)
-        over = (info["terminated"] > 0) | truncated | (self.done & (info["lives"] > self.lives))
-        self.lives, self.done = info["lives"], terminated | truncated
-        return obs, rewards, over
-
-    def logits(self, obs):
-        """(M, stack_num, 84, 84) uint8 -> (M, A) float32."""
-        weights, hidden = self.weights, obs.float().div_(255.0)
-        for layer, stride in ((0, 4), (2, 2), (4, 1)):
-            weight, bias = weights[f"network.{layer}.weight"], weights[f"network.{layer}.bias"]
-            hidden = F.relu(F.conv2d(hidden, weight, bias, stride))
-        hidden = F.linear(hidden.flatten(1), weights["network.7.weight"], weights["network.7.bias"])
-        hidden = self.remember(F.relu(hidden))
-        return F.linear(hidden, weights["actor.weight"], weights["actor.bias"])
-
-    def remember(self, hidden):
-        """Without a memory what is seen is all there is."""
-        return hidden
-
-    def film(self, seed):
-        """The environment of a game, ready to be filmed."""
-        return self.reset([seed], render_mode="rgb_array")[0]
-
-    def frame(self, envs):
-        """(420, 320, 3) uint8, twice the console's size."""
-        return envs.render()[0].repeat(2, axis=0).repeat(2, axis=1)
-
-
-class AtariALE(Atari):
-    """Plays an Atari game in ALE with the Nature CNN of ppo_atari."""
-
-    def __init__(self, checkpoint, deterministic):
-        super().__init__(checkpoint, deterministic)
-        self.sticky = checkpoint["args"]["repeat_action_probability"]
-
-    def reset(self, seeds, **options):
-        """Environments, one a seed, and their first observations, (M, 4, 84, 84) uint8."""
-        import ale_py
-
-        gym.register_envs(ale_py)
-        options |= {"reward_clipping": False, "repeat_action_probability": self.sticky}
-        envs = gym.make_vec(self.env_id, len(seeds), **options)
-        return envs, envs.reset(seed=np.array(seeds))[0]
-
-    def step(self, envs, actions):
-        """As Discrete's: ALE says when a game is over, and that a life is lost only on request."""
-        return Discrete.step(self, envs, actions)
-
-    def film(self, seed):
-        """The environment of a game in colour, ready to be filmed."""
+    def many(env_id, *args, **kwargs):
+        """Gymnasium's vector environment; ALE's cannot render, but plays in colour."""
+        if not str(env_id).startswith("ALE/"):
+            return make_vec(env_id, *args, **kwargs | shows)
         screen = {"img_height": 210, "img_width": 160, "grayscale": False, "stack_num": 1}
-        envs, obs = self.reset([seed], **screen)
-        envs.screen, step = obs[0, 0], envs.step  # (210, 160, 3) uint8; ALE's many cannot render
-
-        def kept(actions):
-            outcome = step(actions)
-            envs.screen = outcome[0][0, 0]
-            return outcome
-
-        envs.step = kept
+        kwargs |= {"life_loss_info": False, **(screen if film else {})}
+        envs = make_vec(env_id, *args, **kwargs)
+        if film:
+            envs.reset, envs.step = partial(keep, envs, envs.reset), partial(keep, envs, envs.step)
         return envs
 
-    def frame(self, envs):
-        """(420, 320, 3) uint8, twice the console's size."""
-        return envs.screen.repeat(2, axis=0).repeat(2, axis=1)
+    def keep(envs, call, *args, **kwargs):
+        """Calls, and keeps the screen, (210, 160, 3) uint8."""
+        found = call(*args, **kwargs)
+        envs.screen = found[0][0, 0]
+        return found
+
+    gym.make, gym.make_vec = one, many
+    if make_pool:
+        pool.make = lambda *args, **kwargs: make_pool(*args, **kwargs | shows)
+    try:
+        yield
+    finally:
+        gym.make, gym.make_vec = make, make_vec
+        if make_pool:
+            pool.make = make_pool
 
 
-class Memory:
-    """The LSTM of a script with _lstm in its name, zero at a game's start."""
+def load(run, script=None):
+    """The policy of a run's folder. Executes the run's script.py, or the script that is named.
 
-    done, lstm = False, "lstm"
-    reads = keeps = ("lstm_state",)  # (2, M, H)
-
-    def reset(self, seeds, **options):
-        """As the simulator's."""
-        size = self.weights[f"{self.lstm}.from_h.weight"].shape[1]
-        self.lstm_state = torch.zeros(2, len(seeds), size)
-        return super().reset(seeds, **options)
-
-    def remember(self, hidden):
-        """(M, D) -> (M, H), and the state on to the next step."""
-        names = "from_x.weight", "from_h.weight", "from_x.bias", "from_h.bias"
-        weights = (self.weights[f"{self.lstm}.{name}"] for name in names)
-        self.lstm_state = torch.stack(torch.lstm_cell(hidden, tuple(self.lstm_state), *weights))
-        return self.lstm_state[0]
-
-    def act(self, obs, generators):
-        """As the simulator's; after a life's last step the state is zero."""
-        actions = super().act(obs, generators)
-        self.lstm_state = self.lstm_state * ~torch.as_tensor(self.done).unsqueeze(-1)
-        return actions
+    CannotPlay says what is missing or does not fit.
+    """
+    try:
+        checkpoint = torch.load(f"{run}/checkpoint.pt", map_location=CPU, weights_only=True)
+        kind = checkpoint["format"].partition(" ")[0]  # it once had a number: "ppo 2"
+        dict(checkpoint["agent"]), checkpoint["args"]["env_id"]
+    except Exception as error:  # what a damaged file raises depends on its bytes
+        raise CannotPlay(f"{run}: no checkpoint that can be read ({error!r})") from error
+    if script is None:
+        return Policy(checkpoint, *find_script(run, kind))
+    sys.path.append(os.path.dirname(os.path.abspath(script)))  # as when it is run
+    return Policy(checkpoint, script)
 
 
-class PartlySeen:
-    """Plays an environment of Gymnasium's, from whose observations --hide keeps entries."""
+class Policy:
+    """What a run has learned, by the code of a script and the weights of a checkpoint.
 
-    def __init__(self, checkpoint, deterministic):
-        super().__init__(checkpoint, deterministic)
-        self.hide = checkpoint["args"]["hide"]
-        if self.hide is None:
-            self.hide = {"CartPole-v1": (1, 3), "Pendulum-v1": (2,)}.get(self.env_id, ())
+    act(obs) is for one environment, reset() begins a game. script: the module; args: the run's,
+    with one environment; agent: with its weights; space: that of the actions.
+    """
 
-    def policy(self, obs):
-        """(M, D and the hidden) -> as the simulator's."""
-        return super().policy(obs[:, np.delete(np.arange(obs.shape[1]), self.hide)])
+    def __init__(self, checkpoint, path, note=""):
+        self.checkpoint, self.path, self.note, self.session = checkpoint, path, note, None
+        self.script = execute(path)
+        with open(path, encoding="utf-8") as file:
+            self.text = file.read()
+        nodes = ast.walk(ast.parse(self.text))
+        nodes = sorted((x for x in nodes if hasattr(x, "lineno")), key=lambda node: node.lineno)
+        self.lines = [ast.unparse(x) for x in nodes if isinstance(x, ast.Assign)]
+        self.calls = [ast.unparse(x) for x in nodes if isinstance(x, ast.Call)]
+        saved, known = checkpoint["args"], self.script.Args.__annotations__
+        try:
+            self.args = self.script.Args(**{key: x for key, x in saved.items() if key in known})
+            self.args.num_envs = 1
+            self.values = vars(self.script) | {"args": self.args, "device": CPU}
+            self.in_gymnasium = self.stands_in()
+            envs = self.make_envs(seed=0)
+            self.space = envs.single_action_space
+            with torch.random.fork_rng(devices=[]):  # the weights that it draws are replaced
+                agent = self.called(self.script.Agent, envs, args=self.args, device=CPU)
+            self.agent = self.values["agent"] = agent.requires_grad_(False).eval()
+            self.load_weights(checkpoint["agent"])
+            self.read_main()
+            self.reset(seed=0)
+            close(envs)
+        except (Exception, SystemExit) as error:
+            raise refusal(error, saved["env_id"]) from error
+
+    def called(self, function, first, **known):
+        """What a function of the script's returns, called with what its parameters name."""
+        _, *others = inspect.signature(function).parameters.values()
+        for x in others:
+            if x.name not in known and x.default is x.empty:
+                text = f"{function.__name__} wants {x.name!r}, which ppo_eval does not know"
+                raise CannotPlay(f"{self.path}: {text}")
+        return function(first, **{x.name: known[x.name] for x in others if x.name in known})
+
+    def stands_in(self):
+        """Whether Gymnasium's task stands in for MuJoCo Warp's, which it does for the simulator of
+        the project's own script; that of a fork plays itself."""
+        if self.args.env_id not in getattr(self.script, "TASKS", {}):
+            return False
+        with open(os.path.join(PPO, "ppo_continuous_action_warp.py"), encoding="utf-8") as file:
+            own = file.read()
+        names = "Task", "WarpVectorEnv", "make_envs"
+        parts = [inspect.getsource(getattr(self.script, name)) for name in names]
+        parts += re.findall(r"^TASKS = .*?^}", self.text, re.M | re.S)
+        same = all(part in own for part in parts)
+        self.note += "" if same else "; its simulator is not the project's, so it plays in that"
+        return same
+
+    def load_weights(self, saved):
+        """Gives the agent the checkpoint's weights, if each has its place there."""
+        own = self.agent.state_dict()
+        for key in own | saved:
+            here, there = (tuple(x[key].shape) if key in x else "missing" for x in (own, saved))
+            if here != there:
+                text = f"{key} is {there} in the checkpoint, {here} in Agent"
+                raise CannotPlay(f"the weights do not fit {self.path}: {text}")
+        self.agent.load_state_dict(saved)
+
+    def line(self, target, value):
+        """The value that the script first assigns to a target, both by patterns, as a text."""
+        for text in self.lines:
+            name, _, found = text.partition(" = ")
+            if re.fullmatch(target, name) and re.search(value, found):
+                return found
+        text = re.sub(r"\\b|[\\^]", "", f"{target} = {value}")
+        raise CannotPlay(f"{self.path} has no line like `{text}`, by which ppo_eval plays")
+
+    def value(self, text, **names):
+        """What an expression of the script's main is, where these names have these values."""
+        return eval(compiled(text), self.values | names)
+
+    def read_main(self):
+        """What main does around the agent: its reset, what the agent sees, how it acts."""
+        self.reset_call = self.line(".*", r"^envs\.reset\(")
+        rows = [self.line(x, r"\bnext_obs\b") for x in (r"obs\[T\]", r"obs\[step \+ 1\]")]
+        if rows[0] != rows[1]:
+            raise CannotPlay(f"{self.path} stores an observation as {' and as '.join(rows)}")
+        self.row = rows[0]
+        if "obs_rms" in self.row:
+            if "obs_rms" not in self.checkpoint:
+                raise CannotPlay(f"{self.path} scales by obs_rms, and the checkpoint has none")
+            text = self.line("obs_rms", r"\bcheckpoint\b")
+            self.values["obs_rms"] = self.value(text, checkpoint=self.checkpoint)
+        sent = {text for text in self.calls if text.startswith("envs.step(")}
+        sent |= {text for text in self.lines if text.startswith("clipped = ")}
+        plain = r"envs\.step\((actions?|clipped)(\.\w+\((-1)?\))*\)"
+        bounded = r"clipped = (np\.clip\(action\.cpu\(\)\.numpy\(\), |action\.clamp\()low, high\)"
+        if odd := [text for text in sent if not re.fullmatch(f"{plain}|{bounded}", text)]:
+            raise CannotPlay(f"{self.path}: ppo_eval does not know how to do {odd[0]}")
+        self.clips = any(text.startswith("clipped") for text in sent)
+        # policy, where there is one, does without the values
+        self.network = getattr(self.agent, "policy", self.agent)
+        if not {*self.reads(self.network)} <= {"mask"}:
+            self.network = self.agent
+        self.names = self.reads(self.network)
+        self.kept = [name for name in self.names if name in ("lstm_state", "window", "ages")]
+        if odd := {*self.names} - {*self.kept, "mask", "dones"}:
+            raise CannotPlay(f"{self.path}: Agent wants {min(odd)!r}, which ppo_eval does not know")
+
+    def reads(self, network):
+        """Names of what a network takes beside observations."""
+        found = inspect.signature(getattr(network, "forward", network)).parameters.values()
+        return [x.name for x in found if x.default is x.empty][1:]
+
+    def make_envs(self, seed, film=False):
+        """The script's own environments, a single one of them, still to be reset."""
+        args = copy.copy(self.args)
+        if film and hasattr(args, "env_kwargs"):  # PettingZoo's
+            args.env_kwargs = json.dumps(json.loads(args.env_kwargs) | {"render_mode": "rgb_array"})
+        with making(film):
+            if self.in_gymnasium:
+                make = partial(gym.make, args.env_id, disable_env_checker=True)
+                envs = gym.vector.SyncVectorEnv([make])
+                envs.reset = partial(envs.reset, seed=[seed])
+                return envs
+            return self.called(self.script.make_envs, args, seeds=np.array([seed]), device=CPU)
+
+    def reset(self, seed=None, rows=1):
+        """Begins a game, or after a lost life: the memory is zero. With a seed, sampling begins
+        anew as well."""
+        if seed is not None:
+            self.noise = torch.Generator().manual_seed(seed).get_state()
+        self.memory = {}
+        if "lstm_state" in self.kept:
+            zeros = self.line("lstm_state", r"^torch\.zeros")
+            self.memory["lstm_state"] = self.value(zeros, N=rows)
+        if "window" in self.kept:
+            length = self.value(self.line("L", r"\bargs\b"))
+            size = self.value(self.line("memory", r"^torch\.zeros"), L=0, T=0, N=1).shape[2:]
+            self.memory["window"] = torch.zeros(rows, length, *size)
+            self.memory["ages"] = torch.zeros(rows, dtype=torch.int64)
+
+    def act(self, obs, mask=None, deterministic=True):
+        """The action for one observation of the script's environments, as they take it.
+
+        mask: (A,), what is possible, where the policy wants to know that.
+        """
+        mask = None if mask is None else np.asarray(mask)[None]
+        return self.act_rows(np.asarray(obs)[None], mask, deterministic)[0]
+
+    @torch.no_grad()
+    def act_rows(self, obs, mask=None, deterministic=True):
+        """As act, of observations (R, ...) and masks (R, A)."""
+        inputs = {"obs": torch.as_tensor(obs), **self.memory}
+        if "mask" in self.names:
+            if mask is None:
+                raise CannotPlay(f"{self.path}: the policy wants a mask beside each observation")
+            inputs["mask"] = torch.as_tensor(mask).bool()
+        if self.session is None:
+            probs, self.memory = self.probs(self.see(inputs["obs"]), inputs)
+        else:
+            probs, self.memory = self.probs_of_file(inputs)
+        if deterministic:
+            action = mode(probs)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(self.noise)
+                action = probs.sample()
+                self.noise = torch.get_rng_state()
+        low, high = (self.space.low, self.space.high) if self.clips else (None, None)
+        return np.clip(action.numpy(), low, high)
+
+    def see(self, obs):
+        """(R, ...) -> what the network sees, as main stores it: images stay uint8."""
+        on_host = "from_numpy" in self.row
+        seen = self.value(self.row, next_obs=obs.numpy() if on_host else obs)
+        return seen if seen.dtype == torch.uint8 and seen.dim() > 2 else seen.float()
+
+    def probs(self, seen, inputs):
+        """The distribution of the agent's actions, and the memory of the next rows."""
+        inputs = {"dones": torch.zeros(seen.shape[0]), **inputs}  # reset() does what they would
+        found = self.network(seen, *(inputs[name] for name in self.names))
+        probs, *rest = found if isinstance(found, tuple) else (found,)
+        if not hasattr(probs, "sample"):
+            raise CannotPlay(f"{self.path}: Agent gives a {type(probs).__name__}, no distribution")
+        memory = {}
+        if "lstm_state" in self.kept:
+            memory["lstm_state"] = rest[1]
+        if "window" in self.kept:
+            window = torch.cat([inputs["window"], rest[1].unsqueeze(1)], 1)
+            memory |= {"window": window[:, 1:], "ages": inputs["ages"] + 1}
+        return probs, memory
+
+    def probs_of_file(self, inputs):
+        """As probs, by the ONNX file that is open."""
+        fed = {name: x.numpy() for name, x in inputs.items()}
+        names = [x.name for x in self.session.get_outputs()]
+        given = dict(zip(names, map(torch.from_numpy, self.session.run(None, fed)), strict=True))
+        memory = {name: given.pop(f"next_{name}") for name in self.kept}
+        if "logits" in given:
+            return Categorical(logits=given["logits"]), memory
+        return Normal(*given.values()) if "mean" in given else SimpleNamespace(**given), memory
 
 
-class Recurrent(PartlySeen, Memory):
-    """The networks of ppo_lstm and ppo_continuous_action_lstm."""
-
-    def __init__(self, checkpoint, deterministic):
-        super().__init__(checkpoint, deterministic)
-        self.lstm = f"{self.actor}.lstm"
-
-    def logits(self, obs):
-        """(M, D) -> (M, A) float32."""
-        names = "layer.weight", "layer.bias", "head.weight", "head.bias"
-        w1, b1, w2, b2 = (self.weights[f"{self.actor}.{name}"] for name in names)
-        return F.linear(self.remember(F.linear(obs.float(), w1, b1).tanh()), w2, b2)
+@cache
+def compiled(text):
+    """An expression as code."""
+    return compile(text, "a line of main", "eval")
 
 
-class DiscreteLSTM(Recurrent, Discrete):
-    """Plays an environment of Gymnasium's with the networks of ppo_lstm."""
-
-    last = "actor.head.bias"
-
-
-class ContinuousLSTM(Recurrent, Continuous):
-    """Plays an environment of Gymnasium's with the networks of ppo_continuous_action_lstm."""
+def mode(probs):
+    """The most likely actions of a distribution."""
+    return probs.mode() if callable(probs.mode) else probs.mode
 
 
-class DiscreteAttention(PartlySeen, Discrete):
-    """Plays an environment of Gymnasium's with the network of ppo_trxl."""
-
-    reads = keeps = "window", "ages"  # (M, L, layers, H), rows before; (M,), how many are a game's
-    last = "actor.bias"
-
-    def reset(self, seeds, **options):
-        """As Discrete's; there are no rows before a game's first one."""
-        lag = self.weights["layers.0.lag"]  # (L + 1, H)
-        layers = sum(key.endswith(".lag") for key in self.weights)
-        self.window = torch.zeros(len(seeds), len(lag) - 1, layers, lag.shape[1])
-        self.ages = torch.zeros(len(seeds), dtype=torch.int64)
-        return super().reset(seeds, **options)
-
-    def linear(self, name, x):
-        """x by the weight and bias of that name."""
-        return F.linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
-
-    def logits(self, obs):
-        """(M, D) -> (M, A) float32; and the row to those before it."""
-        x, added = self.linear("encoder", obs.float()).tanh(), []
-        other = torch.arange(self.window.shape[1], -1, -1) > self.ages[:, None]  # (M, L + 1)
-        for i in range(self.window.shape[2]):
-            added.append(x)
-            name, rows = f"layers.{i}", torch.cat([self.window[:, :, i], x[:, None]], 1)
-            query = self.linear(f"{name}.query", x).unflatten(1, (-1, x.shape[1]))
-            scores = query @ (rows + self.weights[f"{name}.lag"]).mT / x.shape[1] ** 0.5
-            weights = scores.masked_fill(other[:, None], -torch.inf).softmax(2)  # (M, heads, L + 1)
-            norm = self.weights[f"{name}.norm.weight"], self.weights[f"{name}.norm.bias"]
-            read = F.layer_norm(weights @ rows - x[:, None], x.shape[1:], *norm, 1e-2)
-            x = x + self.linear(f"{name}.out", read.flatten(1))
-            x = x + self.linear(f"{name}.hidden", x).relu()
-        self.window = torch.cat([self.window, torch.stack(added, 1)[:, None]], 1)[:, 1:]
-        self.ages = self.ages + 1
-        return self.linear("actor", x)
-
-
-class AtariLSTM(Memory, Atari):
-    """Plays an Atari game in EnvPool with the networks of ppo_atari_envpool_lstm."""
-
-    stack_num = 1
+def heads(probs):
+    """What a distribution is made of, by the names that this has in an ONNX file."""
+    if type(probs) is Categorical:
+        return {"logits": probs.logits}
+    base = probs.base_dist if type(probs) is Independent else probs
+    if type(base) is Normal:
+        return {"mean": base.loc, "std": base.scale}
+    return {"mode": mode(probs)}
 
 
 class Exported(torch.nn.Module):
-    """A player's policy in an ONNX file, which is written at the first step and plays from then on.
+    """A policy as a function of all that it reads: obs, (R, ...), as the environment gives them,
+    mask, (R, A) bool, lstm_state, or window and ages. Gives heads, and next_lstm_state, ...."""
 
-    Inputs: obs, (rows, ...), as the environment gives them, and what the policy reads beside them:
-    mask, (rows, A) bool, or lstm_state, (2, rows, H), or window, (rows, L, layers, H), and ages,
-    (rows,) int64, all zeros at a game's start. Outputs: logits, or mean and std, (rows, A) float32,
-    and next_lstm_state, or next_window and next_ages.
-    """
-
-    def __init__(self, player, path, progress):
+    def __init__(self, policy):
         super().__init__()
-        self.player, self.path, self.progress, self.session = player, path, progress, None
-        self.policy, player.policy = player.policy, self.play
-        self.inputs = ["obs", *player.reads]
+        self.policy, self.agent = policy, policy.agent
+        self.inputs = ["obs", *(name for name in policy.names if name != "dones")]
 
     def forward(self, inputs):
-        """The policy as a function of all that it reads, for the exporter."""
-        for name, x in zip(self.player.reads, inputs[1:], strict=True):
-            setattr(self.player, name, x)
-        outputs = self.policy(inputs[0])
-        return *outputs, *(getattr(self.player, name) for name in self.player.keeps)
+        """What the agent gives for inputs in the order of their names."""
+        policy, obs = self.policy, inputs[0]
+        if "obs_rms" in policy.row:
+            # the same sums in tensors, as the exporter follows no NumPy; write() compares them
+            mean, var, _ = (torch.tensor(x).double() for x in policy.checkpoint["obs_rms"])
+            obs = ((obs.double() - mean) / (var + 1e-8).sqrt()).clamp(-10.0, 10.0)
+        seen = obs if obs.dtype == torch.uint8 and obs.dim() > 2 else obs.float()
+        probs, memory = policy.probs(seen, dict(zip(self.inputs, inputs, strict=True)))
+        self.kind = type(probs).__name__
+        self.outputs = [*heads(probs), *(f"next_{name}" for name in policy.kept)]
+        return *heads(probs).values(), *(memory[name] for name in policy.kept)
 
-    def write(self, inputs):
-        """Writes the file, and opens it."""
+    def examples(self, obs, mask, rows):
+        """Inputs for so many rows, like those that the environment gave, but random."""
+        shown, rng = np.asarray(obs)[:1].repeat(rows, 0), np.random.default_rng(0)
+        if shown.dtype == np.uint8:
+            shown = rng.integers(0, 256, shown.shape, np.uint8)
+        else:
+            shown = (shown + rng.normal(scale=3.0, size=shown.shape)).astype(shown.dtype)
+        self.policy.reset(rows=rows)
+        found = {name: 9 * torch.rand(x.shape) for name, x in self.policy.memory.items()}
+        found = {name: x.to(self.policy.memory[name]) for name, x in found.items()}
+        found["obs"] = torch.as_tensor(shown)
+        if mask is not None:
+            found["mask"] = torch.rand(rows, mask.shape[1]) < 0.5
+        return [found[name] for name in self.inputs]
+
+    def write(self, path, obs, mask):
+        """Writes the file, holds it against the agent, and lets it play from now on."""
         import onnxruntime
 
+        # subtle: two rows, as of a single one the exporter would make a constant
+        two, three = (self.examples(obs, mask, rows) for rows in (2, 3))
         rows = torch.export.Dim("rows")
-        axes = [1 if name == "lstm_state" else 0 for name in self.inputs]  # of the rows
-        # subtle: twice the rows, as of a single one the exporter makes a constant
-        inputs = [torch.cat([x, x], axis) for x, axis in zip(inputs, axes, strict=True)]
-        # it warns of old names within PyTorch, and that there is no torchvision: that is harmless,
-        # and a wrong file would show in the returns
+        axes = [
+            next(i for i, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)) if m < n)
+            for a, b in zip(two, three, strict=True)
+        ]
+        # it warns of old names within PyTorch, and that there is no torchvision, which is harmless
         logging.getLogger("torch").setLevel(logging.ERROR)
+        Distribution.set_default_validate_args(False)  # as it branches on values
+        self(two)
+        # subtle: len(x) of a script would be a number, and the rows in the file as many
+        vars(self.policy.script)["len"] = lambda x: x.shape[0] if torch.is_tensor(x) else len(x)
         with redirect_stderr(io.StringIO()):
             program = torch.onnx.export(
                 self.eval(),
-                (inputs,),
+                (two,),
                 input_names=self.inputs,
-                output_names=[*self.player.outputs, *(f"next_{x}" for x in self.player.keeps)],
+                output_names=self.outputs,
                 dynamic_shapes=([{axis: rows} for axis in axes],),
                 verbose=False,
             )
+        del vars(self.policy.script)["len"]
         for node in program.model.graph:
             node.metadata_props.clear()  # lines and folders of this machine's files
-        program.save(self.path)
+        program.save(path)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()  # else one for each core
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self.session = onnxruntime.InferenceSession(self.path, options)
+        session = onnxruntime.InferenceSession(path, options)
+        probs, memory = self.policy.probs(
+            self.policy.see(three[0]), dict(zip(self.inputs, three, strict=True))
+        )
+        expected = [*heads(probs).values(), *memory.values()]
+        fed = {name: x.numpy() for name, x in zip(self.inputs, three, strict=True)}
+        for name, a, b in zip(self.outputs, session.run(None, fed), expected, strict=True):
+            if not np.allclose(a, b, rtol=1e-4, atol=1e-4):
+                os.remove(path)
+                raise ValueError(f"its {name} is not the agent's")
+        self.policy.session = session
 
-    def play(self, obs):
-        """As the player's policy; the agents of a game are rows."""
-        games = obs.shape[: 2 if isinstance(self.player, SharedPolicy) else 1]
-        inputs = [obs.flatten(0, len(games) - 1)]
-        inputs += [getattr(self.player, name) for name in self.player.reads]
+
+class Game:
+    """One game in environments of its own, by a seed of its own.
+
+    obs: (R, D), what the environment shows; total: the return, of several agents the mean over
+    those who took part; life_over: whether the memory ends with this observation.
+    """
+
+    def __init__(self, policy, seed, film=False):
+        # environments may draw from any of these, as in training
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        self.policy, self.seed, self.actions, self.over, self.cut = policy, seed, [], False, False
+        self.envs = policy.make_envs(seed, film)
+        found = policy.value(policy.reset_call, envs=self.envs, seeds=np.array([seed]))
+        self.obs, self.info = found if isinstance(found, tuple) else (found, {})
+        self.there = np.ones(1, bool)  # (R,), who acts
+        self.together = hasattr(self.envs, "num_agents")
+        if self.together:  # ParallelEnvs, whose reset says who is absent
+            self.there, self.info = ~self.info, {}
+        self.took_part, self.returns = np.zeros_like(self.there), np.zeros(self.there.shape)
+        self.life_over = False
+        self.in_envpool = hasattr(getattr(self.envs, "unwrapped", None), "async_reset")
+        simulated = self.in_envpool or policy.args.env_id.startswith("ALE/")
+        self.on_atari = simulated and "lives" in self.info
+
+    @property
+    def total(self):
+        """The return so far."""
+        return float(self.returns.sum() / max(1, self.took_part.sum()))
+
+    def masks(self):
+        """(R, A) bool, or None where all actions are possible."""
+        if "mask" in self.policy.names:
+            return self.policy.script.action_masks(self.envs, self.info)
+
+    def step(self, action):
+        """Takes the actions, (R, ...)."""
+        self.actions.append(action)
+        torchy = torch.is_tensor(self.obs)
+        found = self.envs.step(torch.from_numpy(action) if torchy else action)
+        self.obs, reward, terminated, truncated, *info = found
+        reward, ends = np.asarray(reward), np.asarray(terminated | truncated)
+        before, self.info = self.info, info[0] if info else {}
+        over = ends
+        if self.on_atari and self.in_envpool:
+            reward = self.info["reward"]  # not clipped
+            over = (self.info["terminated"] > 0) | truncated
+            # the no-ops after a lost life can end the game too; at times only the lives say so
+            over |= self.life_over & (self.info["lives"] > before["lives"])
+        elif self.on_atari:  # ALE's games, which do not end with a life
+            ends = ends | (self.info["lives"] < before["lives"])
+        self.life_over = bool(ends.any())
+        self.returns += reward * self.there
+        self.took_part |= self.there
+        self.there = ~over
+        self.over = bool(over.all())
+
+    def frame(self):
+        """What is to be seen, (height, width, 3) uint8."""
+        made = getattr(self.envs, "unwrapped", self.envs)
+        if self.together:
+            frame = made.envs[0].render()
+        elif self.in_envpool:  # by MuJoCo's first camera, which follows the body
+            frame = made.render(camera_id=0)[0]
+        else:  # ALE's vector environment has a screen, see making()
+            frame = made.screen if hasattr(made, "screen") else self.envs.render()[0]
+        return frame.repeat(2, 0).repeat(2, 1) if self.on_atari else frame
+
+    def fps(self):
+        """Frames a second."""
+        known = (self.envs.envs[0] if self.together else self.envs).metadata
+        with suppress(Exception):  # EnvPool does not say; Gymnasium may have the same environment
+            if self.in_envpool:
+                entry = gym.registry[self.policy.args.env_id].entry_point
+                known = gym.envs.registration.load_env_creator(entry).metadata
+        fps = known.get("render_fps", 50 if self.in_envpool else 30)
+        return 15 if self.on_atari else fps  # Atari's agent sees every fourth of 60
+
+
+def play(policy, seed, deterministic, max_steps):
+    """A game to its end, or for so many steps."""
+    game = None
+    try:
+        game = Game(policy, seed)
+        policy.reset(seed, rows=len(game.there))
+        while not (game.over or game.cut):
+            action = policy.act_rows(game.obs, game.masks(), deterministic)
+            if game.life_over:
+                policy.reset(rows=len(game.there))
+            game.step(action)
+            game.cut = not game.over and len(game.actions) == max_steps
+    except SystemExit as error:  # its status may be 0, as of a success
+        raise RuntimeError("an environment ended the process") from error
+    except Exception as error:
+        if game and game.actions:  # its own affair
+            raise
+        raise refusal(error, policy.args.env_id) from error
+    close(game.envs)
+    return game
+
+
+def film(policy, game, path):
+    """Plays a game once more, by its actions, and films it; SystemExit says why it cannot."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # no window
+    try:
+        if game.in_envpool and not game.on_atari:
+            ctypes.CDLL("libEGL.so.1")  # OSError where it is missing: MuJoCo in EnvPool would abort
+        again = Game(policy, game.seed, film=True)
+        frame = again.frame()
+        if frame is None:
+            raise ValueError("its render() returns None")
+    except Exception as error:  # what a missing renderer raises depends on which
+        sys.unraisablehook = lambda _: None  # and taking down what is half made raises again
+        sys.exit(f"--capture-video: nothing renders {policy.args.env_id} ({error}); {HINT}")
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
+        part = f"{folder}/video.mp4"
         try:
-            if self.session is None:
-                self.write(inputs)
-        except Exception as error:  # of a network that it cannot trace, of a full disk
-            self.progress.close()
-            text, *_ = str(error.__cause__ or error).strip().splitlines() or [repr(error)]
-            fail("--onnx", f"{self.path} cannot be written: {text}")
-        fed = {name: x.numpy() for name, x in zip(self.inputs, inputs, strict=True)}
-        outputs = [torch.from_numpy(x) for x in self.session.run(None, fed)]
-        for name in reversed(self.player.keeps):
-            setattr(self.player, name, outputs.pop())
-        return [x.unflatten(0, games) for x in outputs]
-
-
-PLAYERS = {  # by a checkpoint's format
-    "ppo": Discrete,
-    "ppo_masked": Masked,
-    "ppo_pettingzoo": SharedPolicy,
-    "ppo_lstm": DiscreteLSTM,
-    "ppo_trxl": DiscreteAttention,
-    "ppo_rnd": Discrete,
-    "ppo_atari": AtariALE,
-    "ppo_atari_envpool": Atari,
-    "ppo_atari_envpool_lstm": AtariLSTM,
-    "ppo_continuous_action": Continuous,
-    "ppo_continuous_action_envpool": ContinuousEnvPool,
-    "ppo_continuous_action_warp": Continuous,  # Gymnasium's task of that name, in MuJoCo on the CPU
-    "ppo_continuous_action_lstm": ContinuousLSTM,
-}
+            with imageio.get_writer(part, fps=again.fps(), macro_block_size=2) as writer:
+                writer.append_data(frame)
+                for action in game.actions:
+                    again.step(action)
+                    writer.append_data(again.frame())
+        except Exception as error:  # a frame that is no array, or of another size than the first
+            sys.exit(f"--capture-video: no film of {policy.args.env_id}: {error}")
+        os.replace(part, path)
+    if not np.array_equal(again.total, game.total, equal_nan=True):
+        sys.exit(f"{path}: the film's return is {again.total}, not the game's {game.total}")
 
 
 def fail(flag, text):
@@ -686,69 +647,48 @@ def plain(x):
     return (None if np.isnan(x) else str(x)) if odd else x
 
 
-@torch.no_grad()
-def play(player, seeds, progress, max_steps):
-    """One game for each seed, side by side, each to its end, or for so many steps: games in the
-    order of the seeds."""
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    try:
-        envs, obs = player.reset(seeds)
-        size = gym.spaces.flatdim(envs.single_action_space)
-        known = player.weights[player.last].numel()
-        if size != known:
-            raise ValueError(f"it has {size} actions, and the agent knows {known}")
-        actions = player.act(obs, generators)
-    except Exception as error:  # what an environment raises is its own affair
-        progress.close()
-        missing = isinstance(error, ImportError | gym.error.DependencyNotInstalled)
-        what = "needs what is not installed" if missing else "is not the environment of training"
-        text = " ".join(str(error).split()) or type(error).__name__
-        fail("run", f"{player.env_id} {what}: {text}")
-    games = [Game(seed, []) for seed in seeds]
-    running = set(range(len(seeds)))
-    while running:
-        try:
-            obs, rewards, over = player.step(envs, actions)
-        except SystemExit as error:  # its status may be 0, as of a success
-            raise RuntimeError("an environment ended the process") from error
-        for i in list(running):
-            games[i].actions.append(actions[i])
-            games[i].total += float(rewards[i])
-            games[i].cut = not over[i] and len(games[i].actions) == max_steps
-            if over[i] or games[i].cut:
-                running.remove(i)
-                progress.update()
-        actions = player.act(obs, generators)
-    try:
-        envs.close()
-    except Exception as error:  # the games are played
-        print(f"{player.env_id} failed to close: {error!r}", file=sys.stderr)
-    return games
-
-
 if __name__ == "__main__":
-    args = tyro.cli(Args)
-    player, games = args.player, []
+    args, games = tyro.cli(Args), []
+    # kept for filming: where this renderer is missing, mujoco could not even be imported
+    renderer = os.environ.pop("MUJOCO_GL", "egl")
+    if args.capture_video:
+        with suppress(OSError):  # MuJoCo in EnvPool looks for it when it is first used
+            ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
+    gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the tables used
     needs = ["onnx", "onnxscript", "onnxruntime"] if args.onnx else []
     if missing := [name for name in needs if importlib.util.find_spec(name) is None]:
         fail("--onnx", f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})")
     # a game's seed starts its environment and draws its actions; no game of training has it
     seeds = np.random.SeedSequence(args.seed, spawn_key=(1,)).generate_state(args.episodes) >> 1
-    with tqdm(total=args.episodes, unit="game") as progress:
+    try:
+        policy = load(args.run, args.script)
+        print(f"plays: {policy.path}{policy.note}")
         if args.onnx:
-            Exported(player, f"{args.run}/policy.onnx", progress)
-        for start in range(0, args.episodes, args.num_envs):
-            some = seeds[start : start + args.num_envs].tolist()
-            games += play(player, some, progress, args.max_steps)
+            file = Exported(policy)
+            try:
+                first = Game(policy, int(seeds[0]))
+                file.write(f"{args.run}/policy.onnx", first.obs, first.masks())
+                close(first.envs)
+            except Exception as error:  # of a network that cannot be traced, of a full disk
+                text, *_ = str(error.__cause__ or error).strip().splitlines() or [repr(error)]
+                fail("--onnx", f"{args.run}/policy.onnx cannot be written: {text}")
+            if "mode" in file.outputs and not args.deterministic:
+                text = "is in the file by its most likely actions alone: add --deterministic"
+                fail("--onnx", f"a {file.kind} {text}")
+        for seed in tqdm(seeds.tolist(), unit="game"):
+            games.append(play(policy, seed, args.deterministic, args.max_steps))
+    except CannotPlay as error:
+        fail("run", error)
 
     returns = [game.total for game in games]
     with np.errstate(invalid="ignore"):  # of inf and nan
         mean, std, median = (float(f(returns)) for f in (np.mean, np.std, np.median))
     cut = sum(game.cut for game in games)
     result = {
-        "env_id": player.env_id,
-        "global_step": args.checkpoint["global_step"],
+        "env_id": policy.args.env_id,
+        "global_step": policy.checkpoint["global_step"],
         **asdict(args),
+        "script": policy.path,
         "mean": mean,
         "std": std,
         "median": median,
@@ -759,7 +699,7 @@ if __name__ == "__main__":
     with open(f"{args.run}/eval.json", "w") as file:
         json.dump(plain(result), file, indent=2)
     way = "most likely actions" if args.deterministic else "sampled actions"
-    print(f"{player.env_id} after {result['global_step']:,} steps of training, {way}")
+    print(f"{result['env_id']} after {result['global_step']:,} steps of training, {way}")
     print(f"{'game':>6}{'return':>12}{'length':>9}")
     for number, game in enumerate(games, 1):
         print(f"{number:>6}{game.total:>12.2f}{len(game.actions):>9}")
@@ -767,32 +707,11 @@ if __name__ == "__main__":
     if cut:
         print(f"{cut} of {len(games)} games were cut after {args.max_steps} steps (--max-steps);")
         print("their returns count as they were")
-
     if args.capture_video:
+        os.environ["MUJOCO_GL"] = renderer
         best = int(np.argmax(np.nan_to_num(returns, nan=-np.inf)))
         number = best if args.video_game == "best" else 0
-        game, total, video = games[number], 0.0, f"{args.run}/video.mp4"
-        try:
-            envs = player.film(game.seed)
-            frame = player.frame(envs)
-            if frame is None:
-                raise ValueError("its render() returns None")
-        except Exception as error:  # what a missing renderer raises depends on which
-            sys.unraisablehook = lambda _: None  # and taking down what is half made raises again
-            sys.exit(f"--capture-video: nothing renders {player.env_id} ({error}); {player.hint}")
-        part = f"{args.run}/video.part.mp4"
-        try:
-            with imageio.get_writer(part, fps=player.fps, macro_block_size=2) as writer:
-                writer.append_data(frame)
-                for action in game.actions:  # the game again, as it was scored
-                    total += float(player.step(envs, action[None])[1][0])
-                    writer.append_data(player.frame(envs))
-        except Exception as error:  # a frame that is no array, or of another size than the first
-            if os.path.exists(part):
-                os.remove(part)
-            sys.exit(f"--capture-video: no film of {player.env_id}: {error}")
-        os.replace(part, video)
-        envs.close()
-        if not np.array_equal(total, game.total, equal_nan=True):
-            sys.exit(f"{video}: the film's return is {total}, not the game's {game.total}")
-        print(f"{video}: game {number + 1}, return {total:.2f}, {len(game.actions) + 1} frames")
+        game, video = games[number], f"{args.run}/video.mp4"
+        film(policy, game, video)
+        frames = len(game.actions) + 1
+        print(f"{video}: game {number + 1}, return {game.total:.2f}, {frames} frames")

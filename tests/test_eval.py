@@ -1,6 +1,7 @@
-"""ppo_eval: whole games with a trained agent, scored the same way twice, filmed frame by frame."""
+"""ppo_eval: whole games by the script that trained, scored the same way twice, filmed frame by
+frame; forks are played as they are, or refused."""
 
-import inspect
+import copy
 import json
 import os
 import random
@@ -19,22 +20,16 @@ import imageio.v2 as imageio
 import numpy as np
 import onnxruntime
 import pytest
-from gymnasium.spaces import Box
 from helpers import (
     PAIRS,
     PPO,
     ROOT,
     TINY,
-    agent,
     load,
-    memory,
     patched,
-    random_storage,
     run_main,
     run_script,
     said,
-    seen,
-    spaces,
     task,
 )
 
@@ -75,6 +70,7 @@ def on(env_id, run_dir, folder):
     checkpoint = checkpoint_of(run_dir)
     checkpoint["args"]["env_id"] = env_id
     torch.save(checkpoint, folder / "checkpoint.pt")
+    shutil.copy(run_dir / "script.py", folder)
     return folder
 
 
@@ -87,79 +83,322 @@ def evaluate(monkeypatch, run_dir, *flags):
         return ended.code
 
 
-def formats(name):
-    """What a script writes as its checkpoints' format."""
-    return re.findall(r'"format": "(.*?)"', (PPO / f"{name}.py").read_text())
+def scores(run_dir):
+    """Returns and lengths of eval.json."""
+    result = json.loads((run_dir / "eval.json").read_text())
+    return [*zip(result["returns"], result["lengths"], strict=True)]
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_the_network_is_the_agents(pair):
-    """A player gives what Agent gives, for the weights of each pair; each script has its player."""
-    sizes = {"trxl_memory_length": 4, "trxl_num_layers": 2} if "trxl" in pair[0] else {}
-    network = agent(pair[0], args=load(pair[0]).Args(**sizes))
-    rng = torch.Generator().manual_seed(1)
-    for weights in network.parameters():  # none is 0, as biases are at first
-        weights.data += 0.1 * torch.randn(weights.shape, generator=rng)
-    args = {"env_id": "", "hide": None, "repeat_action_probability": 0.0, "env_kwargs": "{}"}
-    weights = network.state_dict()
-    checkpoint = {"args": args, "agent": weights, "obs_rms": [0.0, 1.0, 1.0]}
-    players = load("ppo_eval").PLAYERS
-    (written,) = formats(pair[0])
-    assert formats(pair[1]) == [written] and players.keys() == set(SHORT)
-    player = players[written](checkpoint, deterministic=False)
-    storage = random_storage(pair[0], 5, 2)[0]
-    obs = storage["obs"][0]  # (N, ...)
-    with torch.no_grad():
-        if "lstm" in pair[0]:  # with its memory, which ends hold apart
-            storage["dones"][2] = torch.tensor([1, 0])
-            rows, (state,) = storage["obs"].flatten(0, 1), memory(pair[0], 5, 2)[1]
-            probs = network(rows, storage["dones"].flatten(), state)[0]
-            head = probs.base_dist.loc if "continuous" in pair[0] else probs.logits
-            expected = [head.unflatten(0, (6, 2))]
-        elif "trxl" in pair[0]:  # rows of one episode, of which each sees five
-            window, expected = torch.zeros(2, 4, 2, 64), []
-            for t, obs in enumerate(storage["obs"]):
-                probs, _, added = network(obs, window, torch.tensor([t, t]))
-                window = torch.cat([window[:, 1:], added.unsqueeze(1)], 1)
-                expected.append(probs.logits)
-            expected = [torch.stack(expected)]
-        else:
-            rows = {key: rows[0] for key, rows in storage.items()}
-            probs, *_ = network(*seen(pair[0], rows))
-            if "continuous" in pair[0]:
-                expected = probs.base_dist.loc, probs.base_dist.scale
-            else:
-                expected = [probs.logits]
-    if "masked" in pair[0]:
-        player.mask = storage["masks"][0]
-    if "lstm" in pair[0]:
-        player.lstm_state, found = state[0] if state.dim() == 4 else state, []
-        policy, player.action_space = player.policy, spaces(pair[0]).single_action_space
-        player.policy = lambda obs: found.extend(policy(obs)) or found[-len(player.outputs) :]
-        for obs, done in zip(storage["obs"], storage["dones"].bool(), strict=True):
-            player.done = done.numpy()
-            player.act(obs.numpy(), [rng, rng])
-        if "continuous" in pair[0]:
-            found = [torch.stack(found[::2])]  # means and deviations alternate
-        else:
-            found = [torch.stack(found).log_softmax(-1)]
-    elif "trxl" in pair[0]:
-        player.window, player.ages = torch.zeros(2, 4, 2, 64), torch.zeros(2, dtype=torch.int64)
-        found = [torch.stack([player.policy(obs)[0] for obs in storage["obs"]]).log_softmax(-1)]
-    elif "continuous" in pair[0]:
-        found = player.policy(obs)
-    else:
-        found = [player.policy(obs)[0].log_softmax(-1)]
-    # attention divides the differences of rows by their size, and their rounding with them
-    close = {"rtol": 1e-4, "atol": 1e-4} if "trxl" in pair[0] else {}
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, **close)
+def train(name, runs_dir, *changes, flags=()):
+    """Trains a fork of a script, with texts that are replaced; its variables and its folder."""
+
+    def edit(text):
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new)
+        return text
+
+    run = run_main(name, *TINY, *flags, runs_dir=runs_dir, edit=edit)
+    return run, *runs_dir.iterdir()
 
 
-def test_one_text_of_the_masks():
-    """In evaluation as in training."""
-    names = "ppo_masked", "ppo_masked_torchcompile", "ppo_eval"
-    assert len({inspect.getsource(load(name).action_masks) for name in names}) == 1
+def seeds_of(episodes, seed=1):
+    """Of the games that are played."""
+    drawn = np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(episodes)
+    return (drawn >> 1).tolist()
+
+
+def as_trained(run, seed, deterministic=False):
+    """Return and length of a game by what main left in memory: its agent, its make_envs, its
+    statistics. Written without ppo_eval."""
+    args = copy.copy(run.args)
+    args.num_envs = 1
+    envs = run.make_envs(args)
+    next_obs, info = envs.reset(seed=[seed])
+    noise = torch.Generator().manual_seed(seed).get_state()
+    state, total, length = None, 0.0, 0
+    while True:
+        obs = next_obs
+        if hasattr(run, "return_rms"):
+            std = np.sqrt(run.obs_rms.var + 1e-8)
+            obs = ((obs - run.obs_rms.mean) / std).clip(-10, 10)
+        obs, more = torch.from_numpy(obs).float(), ()
+        if hasattr(run, "lstm_state"):
+            state = torch.zeros_like(run.lstm_state[:, :, :1]) if state is None else state
+            more = torch.zeros(1), state
+        if hasattr(run, "action_masks"):
+            more = (run.action_masks(envs, info),)
+        with torch.no_grad():
+            probs, _, *after = run.agent(obs, *more)
+            state = after[0] if after else None
+            kept, _ = torch.get_rng_state(), torch.set_rng_state(noise)
+            action = probs.sample()
+            noise, _ = torch.get_rng_state(), torch.set_rng_state(kept)
+        if deterministic:
+            action = probs.mode() if callable(probs.mode) else probs.mode
+        action = action.numpy()
+        if hasattr(run, "low"):
+            action = action.clip(run.low, run.high)
+        next_obs, reward, terminated, truncated, info = envs.step(action)
+        total, length = total + float(reward[0]), length + 1
+        if terminated[0] or truncated[0]:
+            return total, length
+
+
+def check(run, run_dir, monkeypatch, *flags, episodes=4):
+    """ppo_eval's scores are those of the games as_trained, sampled and by most likely actions."""
+    for way in ([], ["--deterministic"]):
+        assert evaluate(monkeypatch, run_dir, "--episodes", episodes, *way, *flags) is None
+        expected = [as_trained(run, seed, bool(way)) for seed in seeds_of(episodes)]
+        assert len({*expected}) > 1, "a game that is always the same shows nothing"
+        near = 1e-3 if "--onnx" in flags else 1e-9  # simulators make more of other roundings
+        for found, other in zip(scores(run_dir), expected, strict=True):
+            assert found == (pytest.approx(other[0], rel=near), other[1])
+
+
+# first policies are nearly uniform; so that a wrong network is seen
+SHARP = "std=0.01", "std=3.0"
+RESIDUAL = """class Residual(nn.Sequential):
+    def forward(self, x):
+        x = self[1](self[0](x))
+        return self[4](x + self[3](self[2](x)))
+
+
+class Agent("""
+HEADS = """class Heads:
+    \"\"\"A choice of 3 and one of 2.\"\"\"
+
+    def __init__(self, logits):
+        self.parts = [Categorical(logits=x) for x in logits.split([3, 2], -1)]
+
+    def sample(self):
+        return torch.stack([x.sample() for x in self.parts], -1)
+
+    def mode(self):
+        return torch.stack([x.mode for x in self.parts], -1)
+
+    def log_prob(self, actions):
+        return sum(x.log_prob(actions[..., i]) for i, x in enumerate(self.parts))
+
+    def entropy(self):
+        return sum(x.entropy() for x in self.parts)
+
+
+class Agent(""".replace('\\"', '"')
+FORKS = {
+    "another activation": [("nn.Tanh()", "nn.ReLU()")],
+    "other layers": [
+        ("64)", "256)"), ("Linear(64,", "Linear(256,"),
+        ("nn.Tanh()", "nn.LayerNorm(256), nn.SiLU()"),
+    ],
+    "a residual layer": [("class Agent(", RESIDUAL), ("nn.Sequential(\n", "Residual(\n")],
+    "a wrapper": [
+        ("return env if obs_space.shape else gym.wrappers.FlattenObservation(env)",
+         "return gym.wrappers.TransformObservation(env, lambda x: 9 * x[::-1].copy(), obs_space)"),
+    ],
+    "a row of main": [("torch.from_numpy(next_obs)", "torch.from_numpy(next_obs * 1)")],
+    "two heads": [
+        ("class Agent(", HEADS),
+        ("envs.single_action_space.n", "5"),
+        ("Categorical(logits=self.actor(obs), validate_args=False)", "Heads(self.actor(obs))"),
+        ("    assert discrete,", "    assert not discrete,"),
+        ("(T + 1, N), dtype=torch.int64", "(T + 1, N, 2), dtype=torch.int64"),
+    ],
+}  # fmt: skip
+
+
+class Two(gym.Env):
+    """Pays what two choices have to do with what is seen; the second one may end it."""
+
+    observation_space = gym.spaces.Box(-9.0, 9.0, (4,), np.float32)
+    action_space = gym.spaces.MultiDiscrete([3, 2])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.look(), {}
+
+    def look(self):
+        self.seen = self.np_random.normal(size=4).astype(np.float32)
+        return self.seen
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        reward = float(self.seen[action[0]] + self.seen[3] * action[1])
+        over = bool(self.np_random.random() < 0.02 + 0.1 * action[1])
+        return self.look(), reward, over, False, {}
+
+
+gym.register("Two-v0", Two)
+
+
+@pytest.mark.parametrize("fork", FORKS)
+def test_a_fork_is_played_as_it_trained(fork, tmp_path, monkeypatch):
+    """Scores are those of its own agent in its own environments."""
+    flags = ["--env-id", "Two-v0"] if fork == "two heads" else []
+    run, run_dir = train("ppo", tmp_path, *FORKS[fork], SHARP, flags=flags)
+    check(run, run_dir, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fork", ["other layers", "two heads"])
+def test_a_fork_as_onnx(fork, tmp_path, monkeypatch, capsys):
+    """The file plays the same games; of a distribution that it has no names for, it has the most
+    likely actions alone, which is said."""
+    flags = ["--env-id", "Two-v0"] if fork == "two heads" else []
+    run, run_dir = train("ppo", tmp_path, *FORKS[fork], SHARP, flags=flags)
+    if fork == "other layers":
+        return check(run, run_dir, monkeypatch, "--onnx")
+    flags = ["--episodes", 4, "--onnx"]
+    assert evaluate(monkeypatch, run_dir, *flags, "--deterministic") is None
+    assert scores(run_dir) == [as_trained(run, seed, True) for seed in seeds_of(4)]
+    capsys.readouterr()
+    assert evaluate(monkeypatch, run_dir, *flags) == 2
+    assert "a Heads is in the file by its most likely actions" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("ppo_lstm", ["--hide", 0, 3]),
+        ("ppo_lstm_torchcompile", []),
+        ("ppo_masked", ["--env-id", "Doors-v0"]),
+        ("ppo_continuous_action", ["--env-id", "Hopper-v4"]),
+        ("ppo_continuous_action_lstm", ["--env-id", "Pendulum-v1", "--hide", 0]),
+    ],
+)
+def test_a_run_is_played_as_it_trained(name, flags, tmp_path, monkeypatch):
+    """With its memory, its mask, the entries that it did not see, its statistics as they were at
+    the end, and actions that are clipped; by PyTorch and by the file."""
+    run, run_dir = train(name, tmp_path, SHARP, flags=flags)
+    assert (np.abs(run.actions.numpy()) > 1).any() if "Hopper-v4" in flags else True
+    check(run, run_dir, monkeypatch)
+    check(run, run_dir, monkeypatch, "--onnx")
+
+
+REFUSED = {
+    "a syntax error": ("class Agent(", "class Agent((", "script.py cannot be played: "),
+    "no Agent": ("Agent", "Policy", "script.py has no Agent"),
+    "another package": ("import tyro", "import tyro, not_there", "needs what is not installed"),
+    "more to know": ("(self, obs)", "(self, obs, task)", "wants 'task'"),
+    "more for make_envs": ("def make_envs(args)", "def make_envs(args, level)", "wants 'level'"),
+    "weights": ("64", "32", "the weights do not fit"),
+    "no line of an observation": ("obs[T] =", "storage['obs'][T] =", "has no line like"),
+    "two rows": ("obs[T] = torch.from_numpy(next_obs)", "obs[T] = torch.from_numpy(next_obs / 9)",
+                 "stores an observation as"),
+    "actions": ("envs.step(action.cpu()", "envs.step(1 - action.cpu()", "does not know how to do"),
+    "no distribution": ("return Categorical(logits=self.actor(obs), validate_args=False)",
+                        "return self.actor(obs)", "no distribution"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_script_that_cannot_play(what, runs, tmp_path, monkeypatch, capsys):
+    """One line says why, with status 2; nothing is written, and no other script plays."""
+    old, new, message = REFUSED[what]
+    text = (PPO / "ppo.py").read_text()
+    assert old in text
+    shutil.copy(runs["ppo"] / "checkpoint.pt", tmp_path)
+    (tmp_path / "script.py").write_text(text.replace(old, new))
+    capsys.readouterr()
+    assert evaluate(monkeypatch, tmp_path, "--episodes", 1) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "error: argument run: " in line and message in line
+    assert {path.name for path in tmp_path.iterdir()} <= {"checkpoint.pt", "script.py"}
+
+
+def test_a_run_without_a_script(runs, tmp_path, monkeypatch, capsys):
+    """As runs were before: the project's script plays if the weights fit, which is said; another
+    one on request. A checkpoint in a folder of its run's has that run's script."""
+    shutil.copy(runs["ppo"] / "checkpoint.pt", tmp_path)
+    capsys.readouterr()
+    assert evaluate(monkeypatch, tmp_path, "--episodes", 2) is None
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"plays: {PPO / 'ppo.py'}; the run is from before scripts were kept: did a " + (
+        "fork train it? See --script"
+    )
+    plain = scores(tmp_path)
+    fork = tmp_path / "fork.py"
+    fork.write_text((PPO / "ppo.py").read_text().replace("nn.Tanh()", "torch.nn.Softsign()"))
+    flags = ["--episodes", 2, "--deterministic"]
+    assert evaluate(monkeypatch, tmp_path, "--script", fork, "--episodes", 2) is None
+    assert capsys.readouterr().out.splitlines()[0] == f"plays: {fork}"
+    assert len(scores(tmp_path)) == len(plain)
+    checkpoint = checkpoint_of(tmp_path)
+    best = shutil.copytree(runs["ppo"], tmp_path / "run") / "best"
+    best.mkdir()
+    shutil.copy(tmp_path / "checkpoint.pt", best)
+    assert evaluate(monkeypatch, best, *flags) is None
+    assert f"{tmp_path / 'run' / 'script.py'}" in capsys.readouterr().out
+    for key, message in (("actor.4.bias", "actor.4.bias is missing"), ("odd", "odd is (1,)")):
+        wrong = {**checkpoint["agent"], "odd": torch.zeros(1)}
+        wrong.pop(key if key != "odd" else "none", None)
+        wrong.pop("odd" if key != "odd" else "none", None)
+        torch.save({**checkpoint, "agent": wrong}, tmp_path / "checkpoint.pt")
+        assert evaluate(monkeypatch, tmp_path) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "the weights do not fit" in line and message in line
+
+
+def test_games_do_not_hang_on_each_other(runs, monkeypatch):
+    """A game is the same whichever were played before, also where the environment draws from the
+    generators of Python, NumPy and PyTorch; and its film is of that game."""
+    evaluation = load("ppo_eval")
+    checkpoint = checkpoint_of(runs["ppo"])
+    checkpoint["args"]["env_id"] = "Draws-v0"
+    policy = evaluation.Policy(checkpoint, str(runs["ppo"] / "script.py"))
+    one, two = (evaluation.play(policy, seed, False, 500) for seed in (5, 6))
+    again = evaluation.play(policy, 6, False, 500)
+    assert (again.total, again.actions) == (two.total, two.actions) and one.total != two.total
+    twin = evaluation.Game(policy, 6)
+    for action in two.actions:  # as in a film: nothing is sampled beside
+        twin.step(action)
+    assert twin.total == two.total
+
+
+class Draws(gym.Env):
+    """Draws from the generators of Python, NumPy and PyTorch, and from no other."""
+
+    observation_space = gym.spaces.Box(-9.0, 9.0, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def look(self):
+        drawn = [random.random(), np.random.random(), torch.rand(()).item(), 0.0]
+        return np.array(drawn, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return self.look(), {}
+
+    def step(self, action):
+        obs = self.look()
+        return obs, float(obs.sum() * (1 + action)), bool(random.random() < 0.1), False, {}
+
+
+gym.register("Draws-v0", Draws)
+
+
+@pytest.mark.slow
+def test_a_simulator_of_ones_own_on_the_device(tmp_path, monkeypatch, capsys):
+    """module:Class of MuJoCo Warp's script is played in that class. A task is played in Gymnasium,
+    unless the script has another simulator, which then plays."""
+    name = "ppo_continuous_action_warp"
+    _, run_dir = train(name, tmp_path / "own", flags=["--env-id", "my_warp_env:Pendulum"])
+    assert evaluate(monkeypatch, run_dir, "--episodes", 3) is None
+    found = scores(run_dir)
+    assert {length for _, length in found} == {200} and len({*found}) == 3
+    assert evaluate(monkeypatch, run_dir, "--episodes", 3) is None and scores(run_dir) == found
+    _, run_dir = train(name, tmp_path / "task", flags=["--env-id", "HalfCheetah-v5"])
+    path = run_dir / "script.py"
+    play = ["--episodes", 1, "--max-steps", 5]
+    for text in (path.read_text(), path.read_text().replace("5, 0.1, 0.1", "5, 90.0, 0.1")):
+        path.write_text(text)
+        capsys.readouterr()
+        assert evaluate(monkeypatch, run_dir, *play) is None
+        found.append((scores(run_dir)[0][0], capsys.readouterr().out))
+    (gymnasium, said_of_it), (own, said_of_own) = found[-2:]
+    assert f"plays: {path}\n" in said_of_it
+    assert f"plays: {path}; its simulator is not the project's" in said_of_own
+    assert own < gymnasium - 10, "of its own cost of controls"
 
 
 class Lists(doors.Doors):
@@ -215,7 +454,7 @@ def test_a_return_that_is_not_finite(env_id, word, value, runs, tmp_path, monkey
     run_dir = on(f"{env_id}-v0", runs["ppo"], tmp_path)
     assert evaluate(monkeypatch, run_dir, "--episodes", 2) is None
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].split() == ["1", word, "5"] and lines[-1].startswith(f"mean {word}, ")
+    assert lines[3].split() == ["1", word, "5"] and lines[-1].startswith(f"mean {word}, ")
     result = json.loads((run_dir / "eval.json").read_text())
     assert result["returns"] == [value] * 2 and result["mean"] == value
 
@@ -229,7 +468,8 @@ def test_frames_that_make_no_film(env_id, runs, tmp_path, monkeypatch):
     assert ended.startswith(f"--capture-video: no film of {env_id}: ") and "\n" not in ended
     assert json.loads((run_dir / "eval.json").read_text())["returns"] == [5.0, 5.0]
     assert (run_dir / "video.mp4").read_text() == "a film"
-    assert {path.name for path in run_dir.iterdir()} == {"checkpoint.pt", "eval.json", "video.mp4"}
+    left = {"checkpoint.pt", "eval.json", "script.py", "video.mp4"}
+    assert {path.name for path in run_dir.iterdir()} == left
 
 
 @pytest.mark.parametrize(
@@ -249,24 +489,7 @@ def test_a_missing_simulator_is_named(eager, env_id, package, runs, tmp_path, mo
     monkeypatch.setitem(sys.modules, package, None)
     assert evaluate(monkeypatch, run_dir) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert f"argument run: {env_id} needs what is not installed: " in line and package in line
-
-
-def test_frozen_statistics_scale_as_in_training(tmp_path):
-    """Observations are scaled by the mean and variance of training, which they do not move."""
-    run = run_main(
-        "ppo_continuous_action", "--env-id", "Hopper-v4", "--num-steps", 64,
-        "--num-minibatches", 2, "--total-timesteps", 256, runs_dir=tmp_path,
-    )  # fmt: skip
-    (run_dir,) = tmp_path.iterdir()
-    player = load("ppo_eval").Continuous(checkpoint_of(run_dir), deterministic=True)
-    player.action_space = Box(-np.inf, np.inf, (3,))
-    obs = np.random.default_rng(0).normal(size=(5, 11)) * [100] + 1
-    scaled = np.clip((obs - run.obs_rms.mean) / np.sqrt(run.obs_rms.var + 1e-8), -10, 10)
-    with torch.no_grad():
-        expected = run.agent(torch.from_numpy(scaled.astype(np.float32)))[0].mean.numpy()
-    for _ in range(2):
-        np.testing.assert_array_equal(player.act(obs, []), expected)
+    assert "argument run: " in line and "needs what is not installed: " in line and package in line
 
 
 @pytest.fixture(scope="module")
@@ -287,74 +510,89 @@ def exported(runs, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("eager", SHORT)
 def test_policy_as_onnx(eager, exported):
-    """Gives what the player gives, with its normalisation, its mask or its memory's state, for one
-    row and for seven, of what the environment shows; and says nothing of this machine."""
+    """Gives what the agent gives, with its normalisation, its mask or its memory, for one row and
+    for seven, of what the environment shows; and says nothing of this machine."""
     path = exported(eager) / "policy.onnx"
-    player = load("ppo_eval").Args(run=str(path.parent)).player
-    envs, first = player.reset([1, 2])
-    shape = first.shape[1:] if "atari" in eager else first.shape[-1:]
+    evaluation = load("ppo_eval")
+    policy = evaluation.load(str(path.parent))
+    shown = evaluation.Game(policy, 1).obs
     session, rng = onnxruntime.InferenceSession(path), np.random.default_rng(1)
+    names = [x.name for x in session.get_inputs()]
     for rows in (1, 7):
-        fed = {"obs": rng.normal(scale=3.0, size=(rows, *shape)).astype(first.dtype)}
+        fed = {"obs": rng.normal(scale=3.0, size=(rows, *shown.shape[1:])).astype(shown.dtype)}
         if "atari" in eager:
-            fed["obs"] = rng.integers(0, 256, (rows, *shape), np.uint8)
+            fed["obs"] = rng.integers(0, 256, (rows, *shown.shape[1:]), np.uint8)
         if "masked" in eager:
             fed["mask"] = rng.random((rows, 5)) < 0.5
         if "lstm" in eager:
-            size = player.lstm_state.shape[-1]
-            fed["lstm_state"] = rng.normal(size=(2, rows, size)).astype(np.float32)
+            shape = (2, rows, 128) if "atari" in eager else (2, 2, rows, 64)
+            fed["lstm_state"] = rng.normal(size=shape).astype(np.float32)
         if "trxl" in eager:  # of games that began a while ago, or just now
-            past = rows, *player.window.shape[1:]
-            fed["window"] = rng.normal(size=past).astype(np.float32)
+            fed["window"] = rng.normal(size=(rows, 32, 1, 64)).astype(np.float32)
             fed["ages"] = rng.integers(0, 40, rows)
-        for name in player.reads:
-            setattr(player, name, torch.from_numpy(fed[name]))
-        expected = dict(
-            zip(player.outputs, player.policy(torch.from_numpy(fed["obs"])), strict=True)
-        )
-        expected |= {f"next_{name}": getattr(player, name) for name in player.keeps}
-        assert [x.name for x in session.get_outputs()] == [*expected]
-        for found, x in zip(session.run(None, fed), expected.values(), strict=True):
+        assert names == [*fed]
+        kept = torch.uint8 if "atari" in eager else torch.float32
+        assert policy.see(torch.from_numpy(fed["obs"])).dtype == kept, "as main stores it"
+        obs, *more = (torch.from_numpy(x) for x in fed.values())
+        if "continuous" in eager:
+            mean, var, _ = map(np.array, policy.checkpoint["obs_rms"])
+            obs = torch.from_numpy(((fed["obs"] - mean) / np.sqrt(var + 1e-8)).clip(-10, 10))
+        if "lstm" in eager:
+            more = [torch.zeros(rows), *more]
+        probs, _, *rest = policy.agent(obs if "atari" in eager else obs.float(), *more)
+        if "continuous" in eager:
+            expected = [probs.base_dist.loc, probs.base_dist.scale]
+        else:
+            expected = [probs.logits]
+        if "lstm" in eager:
+            expected += rest
+        if "trxl" in eager:
+            window = torch.cat([more[0], rest[0].unsqueeze(1)], 1)[:, 1:]
+            expected += [window, more[1] + 1]
+        for found, x in zip(session.run(None, fed), expected, strict=True):
             np.testing.assert_allclose(found, x.numpy(), rtol=0, atol=1e-5)
-            assert len(found) == rows or found.shape[1] == rows
-    assert b"ppo_eval" not in path.read_bytes()
+    outputs = ["mean", "std"] if "continuous" in eager else ["logits"]
+    outputs += [f"next_{name}" for name in names if name in ("lstm_state", "window", "ages")]
+    assert [x.name for x in session.get_outputs()] == outputs
+    assert b"ppo_eval" not in path.read_bytes() and b"script.py" not in path.read_bytes()
 
 
-def onnx_of(network, path):
-    """A player of several agents whose network is another, by what is exported of it."""
+def test_what_plays_is_the_file(runs, tmp_path, capfd):
+    """What becomes of the weights is all one to it. To write it says nothing."""
     evaluation = load("ppo_eval")
-    checkpoint = {"args": {"env_id": "meadow", "env_kwargs": "{}"}, "agent": network}
-    player = evaluation.SharedPolicy(checkpoint, deterministic=False)
-    evaluation.Exported(player, str(path), SimpleNamespace(close=lambda: None))
-    return player
-
-
-def test_what_plays_is_the_file(tmp_path, capfd):
-    """Of a fork with wider layers too; what becomes of the weights is all one to it. To write it
-    says nothing."""
-    rng = torch.Generator().manual_seed(1)
-    shapes = {"0": (48, 3), "2": (40, 48), "4": (4, 40)}
-    network = {f"actor.{x}.weight": torch.randn(y, generator=rng) for x, y in shapes.items()}
-    network |= {f"actor.{x}.bias": torch.randn(y[0], generator=rng) for x, y in shapes.items()}
-    player, obs = onnx_of(network, tmp_path / "policy.onnx"), torch.randn(2, 3, 3, generator=rng)
-    expected = player.logits(obs)
-    player.policy(obs)
+    policy = evaluation.load(str(runs["ppo"]))
+    obs = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
+    expected, _ = policy.probs(policy.see(torch.from_numpy(obs)), {})
+    evaluation.Exported(policy).write(str(tmp_path / "policy.onnx"), obs, None)
     assert capfd.readouterr() == ("", "")
-    for weights in network.values():
+    for weights in policy.agent.parameters():
         weights.zero_()
-    torch.testing.assert_close(player.policy(obs)[0], expected, rtol=0, atol=1e-5)
+    found, _ = policy.probs_of_file({"obs": torch.from_numpy(obs)})
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-5)
 
 
-def test_a_network_that_cannot_be_traced(tmp_path, capsys, monkeypatch):
-    """Of a fork: one line."""
-    evaluation = load("ppo_eval")
-    branch = lambda player, obs: obs if obs.sum() > 0 else -obs  # noqa: E731
-    monkeypatch.setattr(evaluation.SharedPolicy, "logits", branch)
-    with pytest.raises(SystemExit) as ended:
-        onnx_of({}, tmp_path / "policy.onnx").policy(torch.randn(2, 3, 3))
+FALSE_FILES = {
+    "that cannot be traced": ("self.actor(obs)", "self.actor(obs if obs.sum() > 0 else -obs)"),
+    "that is another agent's": ("x / np.sqrt(self.var + 1e-8)", "x / np.sqrt(self.var + 1.0)"),
+}
+
+
+@pytest.mark.parametrize("what", FALSE_FILES)
+def test_an_agent(what, tmp_path, monkeypatch, capsys):
+    """Of a fork: one line, and no file."""
+    name = "ppo_continuous_action" if "another" in what else "ppo"
+    changes = [FALSE_FILES[what]] if "another" in what else []
+    flags = ["--env-id", "Pendulum-v1"] if "another" in what else []
+    _, run_dir = train(name, tmp_path, *changes, flags=flags)
+    if "traced" in what:
+        path = run_dir / "script.py"
+        path.write_text(path.read_text().replace(*FALSE_FILES[what]))
+    capsys.readouterr()
+    assert evaluate(monkeypatch, run_dir, "--episodes", 1, "--onnx") == 2
     lines = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2 and len(lines) == 1 and "error: argument --onnx: " in lines[0]
-    assert not [*tmp_path.iterdir()]
+    assert len(lines) == 1 and "error: argument --onnx: " in lines[0]
+    assert "mean is not the agent's" in lines[0] or "traced" in what
+    assert not (run_dir / "policy.onnx").exists() and not (run_dir / "eval.json").exists()
 
 
 def test_what_onnx_needs_is_named(runs, tmp_path, monkeypatch, capsys):
@@ -400,10 +638,10 @@ def test_a_policy_plays_without_pytorch(exported, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    evaluation, bar = load("ppo_eval"), SimpleNamespace(update=lambda: None)
+    evaluation = load("ppo_eval")
     for eager, printed in zip(kinds, done.stdout.split(), strict=True):
-        args = evaluation.Args(run=str(exported(eager)), deterministic=True)
-        (game,) = evaluation.play(args.player, [1], bar, args.max_steps)
+        policy = evaluation.load(str(exported(eager)))
+        game = evaluation.play(policy, 1, True, 27_000)
         assert float(printed) == pytest.approx(game.total, rel=1e-3), eager
 
 
@@ -413,7 +651,7 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch)
     """The same command gives the same games, to the last digit."""
     results, limit = [], {"max_num_frames_per_episode": 2000}  # nobody may serve after a lost life
     monkeypatch.setattr(gym, "make_vec", partial(gym.make_vec, **limit))
-    ways = [["--num-envs", 2], ["--num-envs", 2], ["--seed", 2], ["--deterministic"]]
+    ways = [[], [], ["--seed", 2], ["--deterministic"]]
     for flags in ways:
         run_dir = shutil.copytree(runs[eager], tmp_path / str(len(results)))
         assert evaluate(monkeypatch, run_dir, "--episodes", 3, *flags) is None
@@ -424,9 +662,10 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch)
         assert result["std"] == pytest.approx(np.std(result["returns"]))
         assert result["median"] == np.median(result["returns"])
         table = capsys.readouterr().out.splitlines()
-        assert len(table) == 6 and f"mean {result['mean']:.2f}" in table[-1]
+        assert table[0] == f"plays: {run_dir / 'script.py'}" and result["script"] == table[0][7:]
+        assert len(table) == 7 and f"mean {result['mean']:.2f}" in table[-1]
         for i, (total, length) in enumerate(zip(result["returns"], result["lengths"], strict=True)):
-            assert table[2 + i].split() == [str(i + 1), f"{total:.2f}", str(length)]
+            assert table[3 + i].split() == [str(i + 1), f"{total:.2f}", str(length)]
         results.append((result["returns"], result["lengths"]))
     assert results[0] == results[1]
     assert all(result != results[0] for result in results[2:])
@@ -464,16 +703,37 @@ def alone(env_id, seed, actions):
     "eager", ["ppo", "ppo_atari", "ppo_atari_envpool", "ppo_continuous_action_envpool"]
 )
 def test_each_return_is_of_one_game(eager, runs):
-    """Of games side by side, which end one after the other, each is scored as it is alone."""
+    """Each is scored as its actions are in an environment of its own."""
     evaluation = load("ppo_eval")
-    player, seeds = evaluation.Args(run=str(runs[eager])).player, [*range(3, 11)]
-    bar, most = SimpleNamespace(update=lambda: None), evaluation.Args.max_steps
-    games = evaluation.play(player, seeds, bar, most)
+    policy, seeds = evaluation.load(str(runs[eager])), [*range(3, 9)]
+    games = [evaluation.play(policy, seed, False, 27_000) for seed in seeds]
     assert len({len(game.actions) for game in games}) > 2
     for seed, game in zip(seeds, games, strict=True):
-        total, length, lost = alone(player.env_id, seed, game.actions)
+        actions = [action[0] for action in game.actions]
+        total, length, lost = alone(policy.args.env_id, seed, actions)
         assert (game.seed, game.total, len(game.actions)) == (seed, total, length)
         assert lost == (4 if "atari" in eager else 0), "autoreset steps in between"
+
+
+@pytest.mark.slow
+def test_a_memory_ends_with_a_life(tmp_path):
+    """As in training, where the network is told of it: its actions are those of the game."""
+    lasting = "4 * hidden_size), std=1.0)", "4 * hidden_size), std=6.0)"
+    run, run_dir = train("ppo_atari_envpool_lstm", tmp_path, SHARP, lasting, flags=["--seed", 3])
+    evaluation = load("ppo_eval")
+    game = evaluation.play(evaluation.load(str(run_dir)), 5, False, 27_000)
+    envs = run.make_envs(run.args, np.array([5]))
+    obs, _ = envs.reset()
+    torch.manual_seed(5)
+    state, done, lives = torch.zeros(2, 1, 128), 0.0, 0
+    for action in game.actions:
+        with torch.no_grad():
+            probs, _, state = run.agent(torch.from_numpy(obs), torch.tensor([done]), state)
+        assert probs.sample().tolist() == action.tolist()
+        obs, _, terminated, truncated, _ = envs.step(action)
+        done = float((terminated | truncated).item())
+        lives += done
+    assert lives == 5
 
 
 def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
@@ -483,10 +743,12 @@ def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
     def make(env_id, seed, **options):
         seeds.append(seed)
         ones, obs = np.ones(len(seed)), np.zeros((len(seed), 4, 84, 84), np.uint8)
-        info = {"lives": ones, "terminated": ones, "reward": ones}
+        info = {"lives": ones, "terminated": ones, "reward": 7 * ones}
         step = obs, ones, ones > 0, ones > 1, info
         game = SimpleNamespace(reset=lambda: (obs, info), step=lambda actions: step)
         game.close, game.single_action_space = lambda: None, gym.spaces.Discrete(4)
+        game.unwrapped, game.async_reset = game, None
+        game.single_observation_space = gym.spaces.Box(0, 255, obs.shape[1:], np.uint8)
         return game
 
     monkeypatch.setattr(envpool, "make", make)
@@ -495,23 +757,24 @@ def test_no_game_of_training_is_scored(runs, tmp_path, monkeypatch):
         run_main("ppo_atari_envpool", *flags, runs_dir=tmp_path / str(count))
     run_dir = shutil.copytree(runs["ppo_atari_envpool"], tmp_path / "run")
     assert evaluate(monkeypatch, run_dir) is None
-    few, many, *batches = seeds
-    scored = {seed for batch in batches for seed in batch}
+    assert {total for total, _ in scores(run_dir)} == {7.0}, "raw rewards"
+    few, many, (nobody,), *games = seeds  # one is made for its spaces alone
+    scored = {seed for (seed,) in games}
+    assert nobody == 0
     whole = np.random.SeedSequence([1, 0]).generate_state(64)  # 32 bits, as Gymnasium gets them
     assert many[:4] == few and many == (whole >> 1).tolist() and len(scored) == 20
     assert not scored & {*many, *whole.tolist()}
 
 
 def test_discrete_actions_are_drawn_or_likeliest(runs):
-    Atari, checkpoint = load("ppo_eval").Atari, checkpoint_of(runs["ppo_atari_envpool"])
-    checkpoint["agent"]["actor.weight"].mul_(30.0)  # probabilities far from equal
-    obs = random_storage("atari", 3, 4)[0]["obs"][0].numpy()  # (4, 4, 84, 84)
-    likeliest = Atari(checkpoint, deterministic=True).act(obs, [])
-    generators = [torch.Generator().manual_seed(i) for i in range(4)]
-    player = Atari(checkpoint, deterministic=False)
-    logits = player.logits(torch.from_numpy(obs))
-    player.logits = lambda obs: logits
-    drawn = torch.tensor(np.array([player.act(obs, generators) for _ in range(3000)]))
+    policy = load("ppo_eval").load(str(runs["ppo"]))
+    policy.agent.actor[-1].weight.mul_(50.0)  # probabilities far from equal
+    obs = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    logits = policy.agent.actor(torch.from_numpy(obs))
+    likeliest = policy.act_rows(obs)
+    state = torch.get_rng_state()
+    drawn = torch.tensor(np.array([policy.act_rows(obs, None, False) for _ in range(3000)]))
+    assert torch.equal(torch.get_rng_state(), state), "others' numbers are left alone"
     assert likeliest.tolist() == logits.argmax(-1).tolist()
     shares = torch.nn.functional.one_hot(drawn, logits.shape[1]).float().mean(0)
     torch.testing.assert_close(shares, logits.softmax(-1), atol=0.04, rtol=0)
@@ -568,27 +831,32 @@ def test_no_renderer_names_the_package(runs, tmp_path):
 
 def test_what_cannot_be_scored_is_refused(runs, tmp_path):
     """With one message and status 2; nothing is written."""
-    Args, good = load("ppo_eval").Args, checkpoint_of(runs["ppo_continuous_action"])
-    known = f"no checkpoint of {' or '.join(load('ppo_eval').PLAYERS)}"
-    assert Args(run=str(runs["ppo_atari_envpool"])).player.env_id == "Breakout-v5"
+    evaluation, good = load("ppo_eval"), checkpoint_of(runs["ppo_continuous_action"])
+    known = "no checkpoint that can be read"
     done = run_script(EVAL, tmp_path, cwd=tmp_path, gpu=True)
     message = said(done.stderr)
     assert done.returncode == 2 and known in message and "No such file" in message
     assert "Traceback" not in done.stderr and not done.stdout and not [*tmp_path.iterdir()]
 
     bad = tmp_path / "checkpoint.pt"
-    contents = [{**good, "format": "dqn 1"}, {"model": 1}, [1, 2], {**good, "args": {}}]
-    contents += [{k: v for k, v in good.items() if k != key} for key in ("agent", "obs_rms")]
-    for content in [*contents, {**good, "agent": random.Random(1)}]:
+
+    def refused(message, content):
         torch.save(content, bad)
-        with pytest.raises(ValueError, match=known):
-            Args(run=str(tmp_path))
+        with pytest.raises(evaluation.CannotPlay, match=message):
+            evaluation.load(str(tmp_path))
+
+    refused("has no script.py, and there is no .*dqn", {**good, "format": "dqn 1"})
+    refused("has no script.py, and there is no", {**good, "format": "../tests/conftest"})
+    for content in ({"model": 1}, [1, 2], {**good, "args": {}}, {**good, "agent": None}):
+        refused(known, content)
+    refused(known, {**good, "agent": random.Random(1)})
+    refused("the checkpoint has none", {k: v for k, v in good.items() if k != "obs_rms"})
     for written in ("ppo_continuous_action", "ppo_continuous_action 2"):  # of old runs
         torch.save({**good, "format": written}, bad)
-        assert Args(run=str(tmp_path)).checkpoint["global_step"] == 48
-    for flags in ({"episodes": 0}, {"num_envs": 0}, {"seed": -1}):
+        assert evaluation.load(str(tmp_path)).checkpoint["global_step"] == 48
+    for flags in ({"episodes": 0}, {"max_steps": 0}, {"seed": -1}):
         with pytest.raises(ValueError, match="give 1 or more"):
-            Args(run=str(tmp_path), **flags)
+            evaluation.Args(run=str(tmp_path), **flags)
     bad.write_bytes(bad.read_bytes()[:-5000])
-    with pytest.raises(ValueError, match=known):
-        Args(run=str(tmp_path))
+    with pytest.raises(evaluation.CannotPlay, match=known):
+        evaluation.load(str(tmp_path))

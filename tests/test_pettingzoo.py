@@ -35,14 +35,13 @@ def alone(game):
 
 
 def test_a_game_is_scored_as_its_agents_play_it(tmp_path):
-    """Side by side, where games end one after the other; by sampled and by most likely actions."""
+    """By sampled and by most likely actions."""
     run_main(PAIR[1], *TINY, "--env-id", "meadow", runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
     evaluation = load("ppo_eval")
     for deterministic in (False, True):
-        player = evaluation.Args(run=str(run_dir), deterministic=deterministic).player
-        bar, lengths, agents = SimpleNamespace(update=lambda: None), set(), set()
-        for game in evaluation.play(player, list(range(8)), bar, 1000):
+        policy, lengths, agents = evaluation.load(str(run_dir)), set(), set()
+        for game in (evaluation.play(policy, seed, deterministic, 1000) for seed in range(8)):
             total, length, took_part = alone(game)
             assert game.total == pytest.approx(total, abs=1e-9) and len(game.actions) == length
             lengths.add(length)
@@ -73,8 +72,7 @@ def test_training_opens_no_window(tmp_path):
 
 
 def test_one_text_of_the_environments():
-    """In evaluation as in training."""
-    texts = {inspect.getsource(load(name).ParallelEnvs) for name in (*PAIR, "ppo_eval")}
+    texts = {inspect.getsource(load(name).ParallelEnvs) for name in PAIR}
     assert len(texts) == 1
 
 

@@ -173,6 +173,8 @@ if [ "$task" = bench ]; then
 fi
 # idle threads of OpenMP sleep soon: by default they spin, on cores that others need
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
+# no line from tensordict about each capture
+export TD_LOGGING_LEVEL=${TD_LOGGING_LEVEL:-WARNING}
 if uses 'nn\.Conv2d'; then # pixels
   # freed memory stays with the process: glibc gives large blocks back to the kernel, which zeroes new
   # ones. Thresholds that this glibc takes: an old one refuses more than 32 MiB, another libc has none
@@ -186,14 +188,11 @@ fi
 if [ "$task" = check ] || [ "$task" = compare ]; then
   exec "$venv/bin/python" "$root/benchmarks/$task.py" "$@"
 fi
-case $script in # those that a GPU is known to slow down, by records of an H200: the guide has them
-  "$root"/ppo/ppo.py | "$root"/ppo/ppo_continuous_action.py)
-    if [ -e /dev/nvidiactl ] && [[ ! " $* " =~ \ --((no-)?cuda|resume)[\ =] ]]; then
-      echo "run.sh: adds --no-cuda, as a GPU slows this eager version down; --cuda overrules it" >&2
-      set -- --no-cuda "$@"
-    fi
-    ;;
-esac
+# records of an H200: this eager version is slower there than on the CPU beside it
+if [[ $script == "$root"/ppo/ppo.py && -e /dev/nvidiactl && ! " $* " =~ \ --((no-)?cuda|resume)[\ =] ]]; then
+  echo "run.sh: adds --no-cuda, as a GPU slows this eager version down; --cuda overrules it" >&2
+  set -- --no-cuda "$@"
+fi
 if uses '^import torch\.distributed'; then
   processes=$("$venv/bin/python" -c 'import torch; print(torch.cuda.device_count() or 2)')
   exec "$venv/bin/torchrun" --standalone --nproc-per-node "$processes" "$script" "$@"

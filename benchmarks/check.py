@@ -160,7 +160,7 @@ class Pair:
         """By ppo_eval, in a process, both versions' runs."""
         found = []
         for path, run in self.runs.items():
-            flags = ["--episodes", 2, "--num-envs", 2, "--max-steps", 200]
+            flags = ["--episodes", 2, "--max-steps", 200]
             said = run_process(python("ppo/ppo_eval.py", run.run_dir, *flags), os.environ.copy())
             means = re.findall(r"mean:? (-?[\d.,]*\d)", said)
             assert means, f"{path.stem}: it prints no mean"

@@ -90,7 +90,8 @@ def test_no_host_read_and_no_dynamic_shape(name, monkeypatch):
         assert call_act(name, network, storage).shape[0] == N
         adam = partial(torch.optim.Adam, fused=True, capturable=True)
         optimizer = adam(network.parameters(), lr=torch.tensor(1e-3))
-        batch, args = batch_of(name, storage), module.Args(num_envs=N, num_steps=T)
+        batch = batch_of(name, storage)
+        args = module.Args(num_envs=N, num_steps=T, num_minibatches=2)
         b_inds = torch.zeros((2, N // 2 if "lstm" in name else T * N // 2), dtype=torch.int64)
         for _ in range(2):
             state = memory(name, T, N)[1]

@@ -354,7 +354,7 @@ def test_a_signal_before_there_is_anything_to_save(signum, tmp_path):
     process.send_signal(signum)
     assert process.wait(5) == -signum
     (run_dir,) = (tmp_path / "runs").iterdir()
-    assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events"}
+    assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events", "script"}
 
 
 @pytest.mark.slow

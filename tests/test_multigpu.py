@@ -39,7 +39,10 @@ def torchrun(count, script, *flags, cwd, before=()):
     """A started torchrun with `count` processes, of a script or of what `before` names."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", count, *before, script, *flags]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / x) for x in ("tests", "ppo"))}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(ROOT / x) for x in ("tests", "ppo", "benchmarks")),
+    }
     env |= {"OMP_NUM_THREADS": "1"}
     with open(cwd / "out", "w") as out, open(cwd / "err", "w") as err:
         return subprocess.Popen([*map(str, command)], cwd=cwd, env=env, stdout=out, stderr=err)

@@ -81,7 +81,8 @@ RANDPERM = "torch.randperm(T * N, device=device)"
 MAIN = [
     ("one network for all seeds", "torch.manual_seed(args.seed)", "torch.manual_seed(0)"),
     ("Python's random numbers without a seed", "    random.seed(args.seed + global_step)", "    #"),
-    ("NumPy's random numbers without one", "    np.random.seed(args.seed + global_step)", "    #"),
+    ("NumPy's random numbers without one", "    np.random.seed((args.seed + global_step)",
+     "    #("),
     ("seeds of 32 bits", "generate_state(N) >> 1", "generate_state(N)"),
     ("Adam's epsilon", "eps=1e-5", "eps=1e-8"),
     ("targets of the next value", "advantages + values[:T]", "advantages + values[1:]"),
@@ -269,8 +270,8 @@ MEMORY = [
     ("not handed on", "action, lstm_state = act(", "action, _ = act("),
     ("advanced by the last value", '_, storage["values"][T], _ =',
      '_, storage["values"][T], lstm_state ='),
-    ("the last value has no memory", 'agent(obs[T], storage["dones"][T], lstm_state)',
-     'agent(obs[T], storage["dones"][T], 0 * lstm_state)'),
+    ("the last value has no memory", 'storage["dones"][T], lstm_state\n',
+     'storage["dones"][T], 0 * lstm_state\n'),
     ("the last value is stale", '_, storage["values"][T], _ =', "_ ="),
     ("the first flags are stale", FLAGS, FLAGS.replace("[step] =", "[max(step, 1)] =")),
     ("learning starts a row late", ACTED,
@@ -315,7 +316,8 @@ MEMORY_GAUSSIAN = [
 AGES = "ages[step + 1] = (ages[step] + 1) * valid[step]"
 OTHER = "lags > ages.unsqueeze(1)"
 CARRIED = "memory[:L] = memory[T : T + L].clone()"
-LAST = 'agent(obs[T], storage["window"][T], storage["ages"][T])'
+LAST = "agent(*row)"
+AT_LAST = 'agent(obs[T], storage["window"][T], storage["ages"][T])'
 ATTENTION = [
     ("sees the episode before", AGES, AGES.replace(" * valid[step]", "")),
     ("an end's last row sees nothing", AGES, AGES.replace("valid[step]", "(dones[step + 1] == 0)")),
@@ -333,10 +335,10 @@ ATTENTION = [
     ("another environment's rows", 'row["memory"][:] = added',
      'row["memory"][:] = added.roll(1, 0)'),
     ("the layers' rows are one", "window[:, :, i]", "window[:, :, 0]"),
-    ("the last value has no memory", LAST, LAST.replace('["ages"][T]', '["ages"][T] * 0')),
+    ("the last value has no memory", LAST, AT_LAST.replace('["ages"][T]', '["ages"][T] * 0')),
     ("the last value is stale", '_, storage["values"][T], _ =', "_ ="),
     ("the last value's window is the step's before", LAST,
-     LAST.replace('["window"][T]', '["window"][T - 1]')),
+     AT_LAST.replace('["window"][T]', '["window"][T - 1]')),
     ("the last age is stale", 'storage["ages"][T] = torch.from_numpy(ages[T])', "pass"),
     ("windows of other rows are learned from", 'mb["window"], mb', 'mb["window"].roll(1, 0), mb'),
     ("ages of other rows are learned from", 'mb["ages"])', 'mb["ages"].roll(1, 0))'),
@@ -548,8 +550,8 @@ RESUMED = [
     ("the same noise", 'rng.set_rng_state(checkpoint["rng"][device.type])', "pass"),
     ("Python's random numbers again", "    random.seed(args.seed + global_step)",
      "    random.seed(args.seed)"),
-    ("NumPy's random numbers again", "    np.random.seed(args.seed + global_step)",
-     "    np.random.seed(args.seed)"),
+    ("NumPy's random numbers again", "    np.random.seed((args.seed + global_step)",
+     "    np.random.seed((args.seed)"),
     ("an iteration too many", "= -(-global_step // args.batch_size)",
      "= global_step // args.batch_size"),
     ("from the first iteration", "first_iteration = -(-global_step // args.batch_size) + 1",
@@ -753,7 +755,6 @@ FAST_MEMORY_ATARI = [
     ("memory is not handed on", "    lstm_state.copy_(next_lstm_state)\n", ""),
 ]  # fmt: skip
 COMPILED_ATARI = [
-    CAPTURED[0],
     ("a batch that is no view", "rows.unflatten(0, (T + 1, N))",
      "rows.unflatten(0, (N, T + 1)).transpose(0, 1)"),
     ("log-probability of another action", "probs.log_prob(action)",

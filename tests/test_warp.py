@@ -485,5 +485,5 @@ def test_warp_prints_no_banner(tmp_path):
     command = [sys.executable, PPO / f"{EAGER}.py", *TINY, "--no-cuda"]
     done = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[:2]] == ["eager", "kernels:"]
+    assert [line.split()[0] for line in done.stdout.splitlines()[:2]] == [EAGER, "kernels:"]
     assert len(done.stdout.splitlines()) == 3

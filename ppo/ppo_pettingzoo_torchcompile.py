@@ -116,9 +116,7 @@ class Args:
         self.batch_size = self.num_envs * self.num_steps  # environment steps, not rows
         self.num_iterations = self.total_timesteps // self.batch_size
         if self.batch_size % self.num_minibatches or self.batch_size == self.num_minibatches:
-            raise ValueError(
-                f"--num-minibatches must divide {self.batch_size} steps into 2 or more"
-            )
+            raise ValueError(f"--num-minibatches divides {self.batch_size} steps, 2 or more each")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
 

@@ -208,8 +208,9 @@ def main() -> int:
         print(f"\n**{env_id}, {steps:,} steps**\n\n{table(runs)}")
     if failed:
         print("\nNot counted, and tried again by the same command:", *failed, sep="\n- ")
-    picture(panels, args.folder / "curves.png")
-    print(f"\nrecords: {path}; curves: {args.folder / 'curves.png'}")
+    if records:
+        picture(panels, args.folder / "curves.png")
+        print(f"\nrecords: {path}; curves: {args.folder / 'curves.png'}")
     return int(bool(failed))
 
 

@@ -44,7 +44,7 @@ import signal
 import sys
 import time
 
-# fast, CUDA graph: where no graph replays
+# fast, CUDA graph: says so where no graph replays
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -282,11 +282,11 @@ def act_captured(agent, storage, row, step, obs_host, action_host):
     step += 1
 
 
-# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
     """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
@@ -294,13 +294,13 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    at_capture = numbers(*inputs)
+    kept = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == at_capture:
+        if numbers(*inputs) == kept:
             return graph(arguments[-1])
-        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
     return epoch
@@ -467,7 +467,7 @@ if __name__ == "__main__":
         action_host = torch.zeros(N, dtype=torch.int64).pin_memory()
         static = agent_inference, storage, buffers, next_row, obs_host, action_host
         run_step = CudaGraphModule(lambda: act_captured(*static), warmup=3)
-        at_capture = numbers(agent, optimizer, args)
+        kept = numbers(agent, optimizer, args)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -483,7 +483,7 @@ if __name__ == "__main__":
         dones[0] = dones[T]
         # fast, CUDA graph: the graph counts the rows itself. subtle: it keeps numbers, and is left
         # for good when one has changed, as a fork may anneal an attribute of its agent
-        replays = replays and numbers(agent, optimizer, args) == at_capture
+        replays = replays and numbers(agent, optimizer, args) == kept
         if replays:
             next_row.zero_()
         for step in range(T):

@@ -35,7 +35,7 @@ M = T * E rows, all those of E environments.
 # ///
 import argparse
 
-# fast, CUDA graph: weights are fetched by copying the agent
+# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
 import copy
 import json
 import os
@@ -45,7 +45,7 @@ import signal
 import sys
 import time
 
-# fast, both: where PyTorch acts after all, or no graph replays
+# fast, both: says so where PyTorch acts after all, or where no graph replays
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -394,26 +394,31 @@ def checked_weights(act, agent, storage, obs, dones, lstm_state):
     """The weights with which agent_numpy does what act does; None, and a warning, if it does not.
 
     obs (N, D), lstm_state (2, 2, N, H), tensors; dones (N,), an array; all on the host.
-    subtle: both act once, from the same noise. So what acts is the agent's policy as it is now,
-    whatever a fork changed: actions, and what act stores of them, are compared.
+    subtle: before each rollout both act once, from the same noise, and what act stores is compared,
+    too. So a fork that changes the network, the policy or what is drawn is seen: act itself acts
+    then. An act that acts otherwise later in a rollout, as by counting its calls, is not.
     """
     try:
         weights = numpy_weights(agent)
         nudge = 1 + 1e-6 * (torch.arange(obs.shape[-1]) % 2)
         inputs = (x.numpy() for x in (obs, obs * nudge))
         found, nudged = (agent_numpy(weights, x, dones, lstm_state.numpy()) for x in inputs)
-        # adding up large numbers loses their seventh digit
+        # rounding parts the two by no more than a change in the sixth digit of some inputs does
         atol = 1e-4 + max(np.abs(x - y).max() for x, y in zip(found, nudged, strict=True))
         mean, value, next_state = found
         row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
         row |= {"obs": obs, "dones": torch.from_numpy(dones).float()}
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
             state = torch.get_rng_state()
+            others = random.getstate(), np.random.get_state()
             acted, acted_state = act(agent, row, lstm_state)
             drawn = torch.get_rng_state()
             torch.set_rng_state(state)
             noise = torch.empty(mean.shape).normal_()
-            same = torch.equal(drawn, torch.get_rng_state())
+            same = torch.equal(drawn, torch.get_rng_state()) and others[0] == random.getstate()
+            same &= all(map(np.array_equal, others[1], np.random.get_state()))
+            random.setstate(others[0])
+            np.random.set_state(others[1])
         std = agent.actor_logstd.exp()  # (1, A)
         logprob = Normal(torch.from_numpy(mean), std).log_prob(acted).sum(-1)
         pairs = [(mean + (std * noise).numpy(), acted), (logprob, row["logprobs"])]
@@ -426,11 +431,11 @@ def checked_weights(act, agent, storage, obs, dones, lstm_state):
         return None
 
 
-# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
     """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
@@ -438,13 +443,13 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    at_capture = numbers(*inputs)
+    kept = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == at_capture:
+        if numbers(*inputs) == kept:
             return graph(arguments[-1])
-        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
     return epoch
@@ -587,7 +592,7 @@ if __name__ == "__main__":
         ppo_loss = torch.compile(ppo_loss)
         LSTM.fused = args.fused_lstm and not cudagraphs
 
-    # fast, CUDA graph: train_epoch is called with the same arguments
+    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
     if cudagraphs:
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)

@@ -44,7 +44,7 @@ import signal
 import sys
 import time
 
-# fast, CUDA graph: where no graph replays
+# fast, CUDA graph: says so where no graph replays
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -553,11 +553,11 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
     """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
@@ -565,13 +565,13 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    at_capture = numbers(*inputs)
+    kept = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == at_capture:
+        if numbers(*inputs) == kept:
             return graph(arguments[-1])
-        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
     return epoch
@@ -733,7 +733,7 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
     if rollout_graph:
-        at_capture = numbers(agent, optimizer, args)
+        kept = numbers(agent, optimizer, args)
         rollout_replayed = CudaGraphModule(run_rollout, warmup=3)
 
     run_dir, writer = open_run(args, global_step)
@@ -749,7 +749,7 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
         # fast, CUDA graph: all T steps in one launch, while it would not replay old numbers
-        if rollout_graph and numbers(agent, optimizer, args) == at_capture:
+        if rollout_graph and numbers(agent, optimizer, args) == kept:
             rollout_replayed()
         else:
             run_rollout()

@@ -33,7 +33,7 @@ Shapes: T num_steps, N num_envs, D observation size, A number of actions, B = T 
 # ///
 import argparse
 
-# fast, CUDA graph: weights are fetched by copying the agent
+# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
 import copy
 import json
 import os
@@ -43,7 +43,7 @@ import signal
 import sys
 import time
 
-# fast, both: where PyTorch acts after all, or no graph replays
+# fast, both: says so where PyTorch acts after all, or where no graph replays
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -346,8 +346,9 @@ def numpy_act(act, agent, obs):
     """act for the next rollout, by the agent's own layers and from the same random numbers.
 
     obs: (T + 1, N, D); row 0 comes next.
-    subtle: before each rollout it is held against act. So what acts is the agent's policy as it is
-    now, whatever a fork changed: if NumPy would act otherwise, act does, and a warning says so.
+    subtle: before each rollout it is held against act, on some rows. So a fork that changes the
+    network, the policy or what is drawn is seen: act itself acts then, and a warning says so. An
+    act that acts otherwise later in a rollout, as by counting its calls, is not.
     """
     try:
         host = copy.deepcopy(agent).cpu() if obs.is_cuda else agent  # sync
@@ -355,16 +356,20 @@ def numpy_act(act, agent, obs):
         rows = obs[:: len(obs) // 8 + 1].flatten(0, 1).cpu()  # (up to 8 * N, D); sync
         nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
         logits, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
-        # relative, and absolute: adding up large numbers loses their seventh digit
+        # rounding parts the two by no more than a change in the sixth digit of some inputs does
         rounding = 1e-4, 1e-4 + (nudged - logits).abs().max().item()
-        logits = Categorical(logits=logits).logits  # (rows, A)
+        logits = logits.log_softmax(-1)  # (rows, A)
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
             state = torch.get_rng_state()
+            others = random.getstate(), np.random.get_state()
             action = act(host, rows)
             drawn = torch.get_rng_state()
             torch.set_rng_state(state)
             scores = logits - torch.empty_like(logits).exponential_().log()
-            same = torch.equal(drawn, torch.get_rng_state())
+            same = torch.equal(drawn, torch.get_rng_state()) and others[0] == random.getstate()
+            same &= all(map(np.array_equal, others[1], np.random.get_state()))
+            random.setstate(others[0])
+            np.random.set_state(others[1])
         # act takes the highest score, or what rounding makes of a tie
         taken = scores.gather(-1, action[:, None])
         same &= torch.allclose(taken, scores.amax(-1, keepdim=True), *rounding)
@@ -386,11 +391,11 @@ def numpy_act(act, agent, obs):
         return act
 
 
-# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
     """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
@@ -398,13 +403,13 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    at_capture = numbers(*inputs)
+    kept = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == at_capture:
+        if numbers(*inputs) == kept:
             return graph(arguments[-1])
-        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
     return epoch
@@ -559,12 +564,12 @@ if __name__ == "__main__":
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
 
-    # fast, CUDA graph: train_epoch is called with the same arguments
+    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
     if cudagraphs:
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
-    # fast, both: NumPy acts, where it does what act does
+    # fast, both: NumPy acts, where it does what act does; act is then the name of NumPy's
     numpy_acting = args.numpy_acting and mode != "eager"
     torch_act = act
 
@@ -580,7 +585,7 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        # fast, both: by the agent as it is now
+        # fast, both: derived anew, from the agent as it is now
         if numpy_acting:
             act = numpy_act(torch_act, agent, obs)
         for step in range(T):

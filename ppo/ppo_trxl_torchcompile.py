@@ -34,7 +34,7 @@ L trxl_memory_length, H trxl_dim.
 # ///
 import argparse
 
-# fast, CUDA graph: weights are fetched by copying the agent
+# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
 import copy
 import json
 import os
@@ -44,7 +44,7 @@ import signal
 import sys
 import time
 
-# fast, both: where PyTorch acts after all, or no graph replays
+# fast, both: says so where PyTorch acts after all, or where no graph replays
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -353,26 +353,31 @@ def checked_weights(act, agent, storage, obs, window, ages):
     """The weights with which agent_numpy does what act does; None, and a warning, if it does not.
 
     obs (N, D), a tensor; window (N, L, layers, H), ages (N,), arrays; all on the host.
-    subtle: both act once, from the same noise. So what acts is the agent's policy as it is now,
-    whatever a fork changed: actions, and what act stores of them, are compared.
+    subtle: before each rollout both act once, from the same noise, and what act stores is compared,
+    too. So a fork that changes the network, the policy or what is drawn is seen: act itself acts
+    then. An act that acts otherwise later in a rollout, as by counting its calls, is not.
     """
     try:
         weights = numpy_weights(agent)
         nudge = 1 + 1e-6 * (torch.arange(obs.shape[-1]) % 2)
         inputs = (x.numpy() for x in (obs, obs * nudge))
         found, nudged = (agent_numpy(weights, x, window, ages) for x in inputs)
-        # adding up large numbers loses their seventh digit
+        # rounding parts the two by no more than a change in the sixth digit of some inputs does
         atol = 1e-4 + max(np.abs(x - y).max() for x, y in zip(found, nudged, strict=True))
         logits, value, added = found
         row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
         row |= {"obs": obs, "window": torch.from_numpy(window), "ages": torch.from_numpy(ages)}
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
             state = torch.get_rng_state()
+            others = random.getstate(), np.random.get_state()
             acted = act(agent, row)
             drawn = torch.get_rng_state()
             torch.set_rng_state(state)
             noise = torch.empty(logits.shape).exponential_()
-            same = torch.equal(drawn, torch.get_rng_state())
+            same = torch.equal(drawn, torch.get_rng_state()) and others[0] == random.getstate()
+            same &= all(map(np.array_equal, others[1], np.random.get_state()))
+            random.setstate(others[0])
+            np.random.set_state(others[1])
         logits = torch.from_numpy(logits).log_softmax(-1)
         scores = logits - noise.log()  # act takes the highest, or what rounding makes of a tie
         logprob, taken = (x.gather(-1, acted[:, None]).squeeze(-1) for x in (logits, scores))
@@ -386,11 +391,11 @@ def checked_weights(act, agent, storage, obs, window, ages):
         return None
 
 
-# fast, CUDA graph: what a replay keeps from its capture, if a fork anneals it
+# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
     """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float)]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
@@ -398,13 +403,13 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    at_capture = numbers(*inputs)
+    kept = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == at_capture:
+        if numbers(*inputs) == kept:
             return graph(arguments[-1])
-        changed = dict(set(numbers(*inputs)) ^ set(at_capture))
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {[*changed]}", stacklevel=2)
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
     return epoch
@@ -546,7 +551,7 @@ if __name__ == "__main__":
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
 
-    # fast, CUDA graph: train_epoch is called with the same arguments
+    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
     if cudagraphs:
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)

@@ -67,6 +67,11 @@ EPSILON = """    probs = agent.policy(obs)
     uniform = torch.randint(0, probs.logits.shape[-1], (len(obs),), device=obs.device)
     return torch.where(random, uniform, probs.sample())
 """
+HOST = """    action = agent.policy(obs).sample()
+    if random.random() < 0.2:
+        action = torch.full_like(action, np.random.randint(2))
+    return action
+"""
 HEADS = '''class Heads:
     """Independent choices: logits (..., 2 * 2)."""
 
@@ -144,6 +149,8 @@ FORKS = {
     "epsilon-greedy": (
         PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n", EPSILON)),
         "PyTorch"),
+    "random numbers of Python and NumPy": (
+        PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n", HOST)), "PyTorch"),
     "the most likely action": (PPO, swap(("return probs.sample()", "return probs.mode")),
                                "PyTorch"),
     "a temperature": (PPO, both(swap(ATTRIBUTE, TEMPERATURE), ANNEAL), "PyTorch"),

@@ -3,14 +3,16 @@
     python benchmarks/tune.py --script ppo_torchcompile:compile --env-id LunarLander-v3 --jobs 2
     PYTHONPATH=examples python benchmarks/tune.py --script ppo --env-id my_envs:HiddenCartPole-v1
 
-A trial trains once with each of --seeds, and scores the mean return of the last 100 episodes. It
-ends early if those before a quarter, a half or three quarters of a run's steps are below the median
-of what earlier trials had there. suggest() has the flags that are searched; the others keep their
-defaults. The study is kept in runs/tune, and the same command goes on with it. At the end stands
-the command of the best trial. Judge it by other seeds: those that chose it flatter it.
+A trial trains once with each of --seeds, and scores the mean return that the run's summary has. It
+ends early if what ended in the tenth of the run before a quarter, a half or three quarters of its
+steps is below the median of what earlier trials had there. suggest() has the flags that are
+searched; the others keep their defaults. The study is kept in runs/tune, and the same command goes
+on with it. At the end stands the command of the best trial. Judge it by other seeds: those that
+chose it flatter it.
 """
 
 import argparse
+import json
 import re
 import signal
 import sys
@@ -23,7 +25,7 @@ import numpy as np
 import optuna
 from lib import records
 
-TAG, LAST = "charts/episodic_return", 100  # episodes of a return, as in the scripts
+TAG = "charts/episodic_return"
 ROLLOUTS = [512, 1024, 2048, 4096]  # steps of all environments
 
 
@@ -68,8 +70,12 @@ def train(name: str, flags: list[str], steps: int, stop) -> float | None:
         def episodes():
             return [x for run in Path(folder).iterdir() for x in records.scalars(run, TAG)]
 
-        def mean_of_last(found):
-            return float(np.mean([x.value for x in found[-LAST:]]))
+        def mean_until(found, step):
+            """Of the tenth of the run before a step, as a point may be an episode or an iteration's
+            mean; of the last point where none is in it."""
+            before = [x for x in found if x.step <= step]  # the same in all runs
+            recent = [x for x in before if x.step > step - steps / 10] or before[-1:]
+            return float(np.mean([x.value for x in recent])) if recent else None
 
         def tick(process):
             nonlocal looked, quarter, stopped
@@ -77,9 +83,9 @@ def train(name: str, flags: list[str], steps: int, stop) -> float | None:
                 return stopped
             looked, found = time.monotonic(), episodes()
             while found and not stopped and quarter < 4 and found[-1].step > quarter * steps / 4:
-                before = [x for x in found if x.step <= quarter * steps / 4]  # the same in all runs
-                if before:
-                    stopped = stop(quarter, mean_of_last(before))
+                value = mean_until(found, quarter * steps / 4)
+                if value is not None:
+                    stopped = stop(quarter, value)
                 quarter += 1
             if stopped:
                 process.send_signal(signal.SIGTERM)
@@ -89,10 +95,11 @@ def train(name: str, flags: list[str], steps: int, stop) -> float | None:
         records.run_process([*command, "--runs-dir", folder], records.settings(name), tick=tick)
         if stopped:
             return None
-        found = episodes()
-        if not found:
+        (summary,) = Path(folder).glob("*/summary.json")
+        score = json.loads(summary.read_text())["mean_return"]
+        if score is None:
             raise records.Failure("no episode has ended")
-        return mean_of_last(found)
+        return score
 
 
 def main() -> int:

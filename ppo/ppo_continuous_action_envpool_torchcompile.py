@@ -364,7 +364,8 @@ def numpy_act(act, agent, obs):
         scaled_noise = iter(noise.cpu().numpy() * std[0].numpy())  # sync
 
         def sample(agent, obs):
-            return torch.from_numpy(actor(obs.cpu().numpy()) + next(scaled_noise))  # sync
+            action = actor(obs.cpu().numpy()) + next(scaled_noise)  # sync
+            return torch.from_numpy(action).to(obs.device)  # sync
 
         return sample
     except Exception as error:  # what a fork's network raises is its own affair

@@ -358,7 +358,7 @@ def numpy_act(act, agent, obs, masks):
 
         def sample(agent, obs, mask):
             logits = np.where(mask.cpu().numpy(), actor(obs.cpu().numpy()), -1e8)  # sync
-            return torch.from_numpy((logits - next(log_noise)).argmax(-1))
+            return torch.from_numpy((logits - next(log_noise)).argmax(-1)).to(obs.device)  # sync
 
         return sample
     except Exception as error:  # what a fork's network raises is its own affair

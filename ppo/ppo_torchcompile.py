@@ -333,7 +333,7 @@ def numpy_act(act, agent, obs):
 
         def sample(agent, obs):
             logits = actor(obs.cpu().numpy())  # sync
-            return torch.from_numpy((logits - next(log_noise)).argmax(-1))
+            return torch.from_numpy((logits - next(log_noise)).argmax(-1)).to(obs.device)  # sync
 
         return sample
     except Exception as error:  # what a fork's network raises is its own affair

@@ -186,11 +186,14 @@ def test_what_a_script_refuses_ends_before_a_trial(tmp_path, monkeypatch, capsys
 
 
 def test_trials_are_judged_at_equal_steps(monkeypatch):
-    """By the last episodes until a quarter's end, whenever the run is looked at."""
+    """By what ended in the tenth of the run before a quarter's end, whenever the run is looked at,
+    also where a point is an iteration's mean; at the end by the run's summary."""
     found, seconds = [], iter(range(0, 1000, 11))
     monkeypatch.setattr(tune.records, "scalars", lambda run, tag: found)
     monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    monkeypatch.setattr(tune, "Path", lambda _: SimpleNamespace(iterdir=lambda: ["a run"]))
+    summary = SimpleNamespace(read_text=lambda: '{"mean_return": 3.5}')
+    folder = SimpleNamespace(iterdir=lambda: ["a run"], glob=lambda _: [summary])
+    monkeypatch.setattr(tune, "Path", lambda _: folder)
     process, asked = mock.Mock(), []
 
     def run_process(command, env, tick):
@@ -206,7 +209,16 @@ def test_trials_are_judged_at_equal_steps(monkeypatch):
     assert tune.train("ppo", [], 1000, stop) is None
     assert asked == [(1, 200.5), (2, 450.5), (3, 700.5)]
     process.send_signal.assert_called_once()
-    assert tune.train("ppo", [], 1000, lambda *_: False) == 710.5
+    assert tune.train("ppo", [], 1000, lambda *_: False) == 3.5
+    few, asked[:] = [SimpleNamespace(step=step, value=step) for step in (100, 220, 240, 480)], []
+
+    def run_few(command, env, tick):
+        found[:] = few
+        tick(process)
+
+    monkeypatch.setattr(tune.records, "run_process", run_few)
+    tune.train("ppo_continuous_action_warp", [], 1000, stop)
+    assert asked == [(1, 230)]
 
 
 def test_ctrl_c_ends_a_study_without_a_traceback(tmp_path, monkeypatch, capsys):

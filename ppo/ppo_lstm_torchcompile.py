@@ -46,6 +46,7 @@ import time
 
 # fast, both: says so where PyTorch acts after all, or where no graph replays
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -482,7 +483,8 @@ def catch_signals(received):
         received.append(signum)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.write(2, b"\nstopping after this iteration\n")
+        with suppress(OSError):  # a console that is gone
+            os.write(2, b"\nstopping after this iteration\n")
 
     signal.signal(signal.SIGINT, handler)
     signal.signal(signal.SIGTERM, handler)
@@ -676,7 +678,8 @@ if __name__ == "__main__":
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
-        progress.update(args.batch_size)
+        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+            progress.update(args.batch_size)
 
         # Checkpoint
         if not np.isfinite(losses).all():  # before they are saved

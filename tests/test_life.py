@@ -373,6 +373,24 @@ def test_a_second_signal_ends_at_once(tmp_path):
     assert process.wait(5) == -signal.SIGINT and not printed(tmp_path, "Traceback")()
 
 
+def test_a_console_that_is_gone(tmp_path):
+    """Ctrl+C ends `tee` as well as the script: what was learned is saved all the same."""
+    flags = [*TINY, "--num-steps", 1024]  # long enough for the bar to be drawn after the signal
+    words = map(str, [sys.executable, PPO / "ppo.py", *flags, "--no-cuda"])
+    line = f"{' '.join(words)} --total-timesteps 10000000 2>&1 | tee log"
+    shell = subprocess.Popen(line, shell=True, cwd=tmp_path, start_new_session=True)
+    log = tmp_path / "log"
+    wait_for(shell, lambda: log.exists() and "mean return" in log.read_text(), tmp_path)
+    os.killpg(shell.pid, signal.SIGINT)
+    shell.wait(30)
+    until = time.time() + 30
+    while not [*tmp_path.glob("runs/*/summary.json")] and time.time() < until:
+        time.sleep(0.1)
+    (summary,) = tmp_path.glob("runs/*/summary.json")
+    steps = json.loads(summary.read_text())["global_step"]
+    assert 0 < steps == checkpoint_of(tmp_path / "runs")["global_step"]
+
+
 # What goes wrong
 
 

@@ -329,12 +329,12 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    kept = numbers(*inputs)
+    frozen = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == kept:
+        if numbers(*inputs) == frozen:
             return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
         warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
@@ -534,7 +534,7 @@ if __name__ == "__main__":
         action_host = torch.zeros(N, dtype=torch.int64).pin_memory()
         static = agent_inference, storage, buffers, next_row, obs_host, action_host
         run_step = CudaGraphModule(lambda: act_captured(*static), warmup=3)
-        kept = numbers(agent, optimizer, args)
+        frozen = numbers(agent, optimizer, args)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -553,7 +553,7 @@ if __name__ == "__main__":
         games = []  # that ended in this rollout
         # fast, CUDA graph: the graph counts the rows itself. subtle: it keeps numbers, and is left
         # for good when one has changed, as a fork may anneal an attribute of its agent
-        replays = replays and numbers(agent, optimizer, args) == kept
+        replays = replays and numbers(agent, optimizer, args) == frozen
         if replays:
             next_row.zero_()
         for step in range(T):
@@ -659,6 +659,7 @@ if __name__ == "__main__":
                 "adam": optimizer.state_dict()["state"],
                 "rng": {device.type: rng.get_rng_state()},
             }
+            writer.flush()  # else a killed run's curves end before its checkpoint
             save_checkpoint(run_dir, state)
         if last:
             break

@@ -722,6 +722,7 @@ if __name__ == "__main__":
                 "return_rms": [x.tolist() for x in vars(return_rms).values()],
                 "rng": {device.type: rng.get_rng_state()},
             }
+            writer.flush()  # else a killed run's curves end before its checkpoint
             save_checkpoint(run_dir, state)
         if last:
             break

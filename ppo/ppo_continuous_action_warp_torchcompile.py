@@ -566,12 +566,12 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    kept = numbers(*inputs)
+    frozen = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == kept:
+        if numbers(*inputs) == frozen:
             return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
         warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
@@ -735,7 +735,7 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
     if rollout_graph:
-        kept = numbers(agent, optimizer, args)
+        frozen = numbers(agent, optimizer, args)
         rollout_replayed = CudaGraphModule(run_rollout, warmup=3)
 
     run_dir, writer = open_run(args, global_step)
@@ -751,7 +751,7 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
         # fast, CUDA graph: all T steps in one launch, while it would not replay old numbers
-        if rollout_graph and numbers(agent, optimizer, args) == kept:
+        if rollout_graph and numbers(agent, optimizer, args) == frozen:
             rollout_replayed()
         else:
             run_rollout()
@@ -827,6 +827,7 @@ if __name__ == "__main__":
                 "return_rms": [x.tolist() for x in vars(return_rms).values()],
                 "rng": {device.type: rng.get_rng_state()},
             }
+            writer.flush()  # else a killed run's curves end before its checkpoint
             save_checkpoint(run_dir, state)
         if last:
             break

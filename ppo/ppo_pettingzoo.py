@@ -545,6 +545,7 @@ if __name__ == "__main__":
                 "adam": optimizer.state_dict()["state"],
                 "rng": {device.type: rng.get_rng_state()},
             }
+            writer.flush()  # else a killed run's curves end before its checkpoint
             save_checkpoint(run_dir, state)
         if last:
             break

@@ -559,6 +559,7 @@ if __name__ == "__main__":
                 "bonus_sums": bonus_sums[-1].tolist(),
                 "rng": {device.type: rng.get_rng_state()},
             }
+            writer.flush()  # else a killed run's curves end before its checkpoint
             save_checkpoint(run_dir, state)
         if last:
             break

@@ -404,12 +404,12 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    kept = numbers(*inputs)
+    frozen = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == kept:
+        if numbers(*inputs) == frozen:
             return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in kept]
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
         warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 
@@ -691,6 +691,7 @@ if __name__ == "__main__":
                 "adam": optimizer.state_dict()["state"],
                 "rng": {device.type: rng.get_rng_state()},
             }
+            writer.flush()  # else a killed run's curves end before its checkpoint
             save_checkpoint(run_dir, state)
         if last:
             break

@@ -276,6 +276,11 @@ class Policy:
 
     def read_main(self):
         """What main does around the agent: its reset, what the agent sees, how it acts."""
+        for text in self.lines:  # it would play with the number that __init__ gives
+            name = text.split(" = ")[0]
+            if name.startswith("agent."):
+                why = "which a checkpoint does not have: a buffer (register_buffer) it has"
+                raise CannotPlay(f"{self.path}: main sets {name}, {why}")
         self.reset_call = self.line(".*", r"^envs\.reset\(")
         rows = [self.line(x, r"\bnext_obs\b") for x in (r"obs\[T\]", r"obs\[step \+ 1\]")]
         if rows[0] != rows[1]:

@@ -2,6 +2,7 @@
 frame; forks are played as they are, or refused."""
 
 import copy
+import importlib
 import json
 import os
 import random
@@ -860,3 +861,18 @@ def test_what_cannot_be_scored_is_refused(runs, tmp_path):
     bad.write_bytes(bad.read_bytes()[:-5000])
     with pytest.raises(evaluation.CannotPlay, match=known):
         evaluation.load(str(tmp_path))
+
+
+def test_an_attribute_that_main_sets_is_refused(tmp_path):
+    """A checkpoint does not have it, so that another policy would play; a buffer it has."""
+
+    def fork(text):
+        text = text.replace("# Rollout\n", "# Rollout\n        agent.scale = 1.0 / iteration\n")
+        assert text.count("agent.scale") == 1
+        return text
+
+    flags = "--num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 16".split()
+    ppo_eval = importlib.import_module("ppo_eval")
+    run = run_main("ppo", *flags, runs_dir=tmp_path, edit=fork)
+    with pytest.raises(ppo_eval.CannotPlay, match="main sets agent.scale"):
+        ppo_eval.load(run.run_dir)

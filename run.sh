@@ -4,6 +4,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd) # where a link to it points, too
 venv=$root/.venv
+unset PYTHONSAFEPATH # the programs of benchmarks/ import what lies beside them
 
 usage() {
   cat <<'TEXT'
@@ -14,10 +15,11 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py, or with a file of yours by its path, a process a
                             GPU if it imports torch.distributed; ppo_eval scores, films or exports
   ./run.sh NAME --help      the flags of that script
-  ./run.sh fork NAME PATH   copy a pair to PATH.py and PATH_torchcompile.py; --patch FILE: change both
+  ./run.sh fork NAME PATH   copy a pair to PATH.py and PATH_torchcompile.py; --patch IDEA: change both
   ./run.sh check NAME       whether a pair, or a fork's, still is one, and how fast; --compile as well
   ./run.sh compare A B      which of two scripts returns more, over 10 seeds each; --help: its flags
   ./run.sh recipe [NAME]    the tasks of ppo/recipes.toml, trained in minutes on a core; runs one
+  ./run.sh tune [FLAGS]     a search for hyper-parameters, for an environment of yours; --help
   ./run.sh test [ARGS]      lint, then pytest with ARGS, a worker a core; -m "not slow": quick ones
   ./run.sh bench [FLAGS]    a short round of benchmarks/throughput.py: a few minutes
   ./run.sh --help           this text
@@ -29,7 +31,6 @@ The first call sets up .venv with the versions of requirements/constraints.txt; 
 or newer with venv and pip, which PYTHON=/path/to/python can name, and, for --compile, a C++ compiler.
 Curves, checkpoint and summary go to runs/ in the folder where you are; Ctrl+C ends a run well, and
 --resume runs/<run> goes on with it.
-
 TEXT
   echo "Scripts: $(scripts)"
 }
@@ -79,10 +80,13 @@ make_venv() {
   "$python" -m venv --clear "$venv" || die "'$python -m venv' failed; on Debian: apt install python3-venv"
 }
 
-install() {
+install() { # into .venv, even where pip's settings name another --target
   "$venv/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check \
-    -r "$root/requirements/$1.txt" -c "$root/requirements/constraints.txt" >&2 ||
+    --target= -r "$root/requirements/$1.txt" -c "$root/requirements/constraints.txt" >&2 ||
     die "the set-up failed (see above); the next call starts it again"
+  # shellcheck disable=SC2046 # a word a package
+  "$venv/bin/python" -m pip show --quiet $(grep -oE '^[a-z][a-z0-9-]*' "$root/requirements/$1.txt") 2>/dev/null ||
+    die "pip has installed somewhere else than in $venv, as its settings say: pip config list"
   fingerprint "$1" >"$venv/.$1.new" && mv "$venv/.$1.new" "$venv/.$1"
 }
 
@@ -100,7 +104,7 @@ set_up() { # what is missing of these requirements files, once at a time
 default=
 case ${1:-} in
   -h | --help | help) usage; exit 0 ;;
-  test | bench | recipe | check | compare) task=$1; shift ;;
+  test | bench | recipe | check | compare | tune) task=$1; shift ;;
   fork)
     shift
     python=$venv/bin/python # it needs no packages
@@ -130,7 +134,7 @@ if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then
 fi
 case $task in
   test | bench) ;;
-  check | compare)
+  check | compare | tune)
     for word in "$@"; do
       if file=$(find_script "${word%%[: ]*}"); then texts+=("$file"); fi
     done
@@ -147,7 +151,7 @@ esac
 needs=(requirements)
 case $task in
   test) needs+=(requirements-{dev,bench,pettingzoo,warp,onnx}) ;;
-  bench | compare) needs+=(requirements-bench) ;;
+  bench | compare | tune) needs+=(requirements-bench) ;;
 esac
 # a script says what it needs in its first lines, or by what it imports
 if uses '^#   "pettingzoo|parallel_env' || [[ $task == *ppo_eval* && $* == *pettingzoo* ]]; then
@@ -185,7 +189,7 @@ print(2**31 - 1 if ctypes.CDLL(None).mallopt(-3, 2**31 - 1) else 2**25)' 2>/dev/
     export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-2147483647}
   fi
 fi
-if [ "$task" = check ] || [ "$task" = compare ]; then
+if [[ $task =~ ^(check|compare|tune)$ ]]; then
   exec "$venv/bin/python" "$root/benchmarks/$task.py" "$@"
 fi
 # records of an H200: this eager version is slower there than on the CPU beside it

@@ -1,10 +1,11 @@
 """A pair under another name, in a folder of one's own, with patches: both files, or none.
 
     ./run.sh fork ppo_continuous_action ~/idea/my_ppo
-    ./run.sh fork ppo_continuous_action ~/idea/my_ppo --patch a.patch b.patch
+    ./run.sh fork ppo_continuous_action ~/idea/my_ppo --patch rpo ~/idea/mine.patch
 
-writes ~/idea/my_ppo.py and ~/idea/my_ppo_torchcompile.py. A patch is what `git diff` makes of the
-eager version. `git apply` has to take it on both files, with the lines around a hunk as they are.
+writes ~/idea/my_ppo.py and ~/idea/my_ppo_torchcompile.py. A patch is one of ppo/ideas by its name,
+or what `git diff` makes of the eager version. `git apply` has to take it on both files, with the
+lines around a hunk as they are.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 from lib.pairs import versions
 from lib.records import ROOT, Failure
 
+IDEAS = ROOT / "ppo" / "ideas"
 HEADER = re.compile(r"^--- .*\n\+\+\+ .*\n(?=@@ )", re.MULTILINE)  # of a patch to one file
 
 
@@ -49,6 +51,17 @@ def apply(patch: Path, path: Path, shown: str) -> None:
     raise Misfit(f"{near(patch)} does not fit {shown}: {said or done.stderr.strip()}")
 
 
+def idea(given: str) -> Path:
+    """The patch that a name in ppo/ideas or a path stands for; Failure names the ideas."""
+    path, named = Path(given).expanduser(), IDEAS / f"{given}.patch"
+    if not path.is_file() and named.is_file():
+        return named
+    if not path.is_file():
+        names = " ".join(sorted(patch.stem for patch in IDEAS.glob("*.patch")))
+        raise Failure(f"no patch '{given}'; ppo/ideas has {names}")
+    return path
+
+
 def near(path: Path) -> str:
     """A path as it is typed here: from this folder on, or from home on, or whole."""
     for folder, shown in ((Path.cwd(), ""), (Path.home(), "~/")):
@@ -76,13 +89,14 @@ def main() -> int:
     parser = argparse.ArgumentParser("run.sh fork", description=__doc__, formatter_class=form)
     parser.add_argument("name", metavar="NAME", help="of a pair in ppo/, or a path")
     parser.add_argument("path", metavar="PATH", type=Path, help="of the new pair")
-    parser.add_argument("--patch", nargs="+", action="extend", type=Path, default=[])
+    parser.add_argument("--patch", nargs="+", action="extend", default=[], help="names or files")
     args = parser.parse_args()
     stem = args.path.name.removesuffix(".py").removesuffix("_torchcompile")
     folder = args.path.expanduser().parent
     mine = [folder / f"{stem}.py", folder / f"{stem}_torchcompile.py"]
     try:
         sources, texts = versions(args.name), {}
+        patches = [*map(idea, args.patch)]
         for path in mine:
             if path.exists():
                 raise Failure(f"{near(path)} is there already, and stays as it is")
@@ -91,7 +105,7 @@ def main() -> int:
                 copy = Path(place, "files", path.name)
                 copy.parent.mkdir(exist_ok=True)
                 copy.write_text(source.read_text())
-                for patch in args.patch:
+                for patch in patches:
                     apply(patch, copy, near(source))
                 texts[path] = copy.read_text()
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Searches for hyper-parameters with Optuna: those of a script on an environment of yours.
 
-    python benchmarks/tune.py --script ppo_torchcompile:compile --env-id LunarLander-v3 --jobs 2
-    PYTHONPATH=examples python benchmarks/tune.py --script ppo --env-id my_envs:HiddenCartPole-v1
+    ./run.sh tune --script ppo_torchcompile:compile --env-id LunarLander-v3 --jobs 2
+    PYTHONPATH=examples ./run.sh tune --script ppo --env-id my_envs:HiddenCartPole-v1
 
 A trial trains once with each of --seeds, and scores the mean return that the run's summary has. It
 ends early if what ended in the tenth of the run before a quarter, a half or three quarters of its

@@ -127,8 +127,8 @@ class Args:
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
         self.num_iterations = self.total_timesteps // self.batch_size
-        if self.num_envs % W or self.batch_size % (W * self.num_minibatches):
-            raise ValueError(f"{W} ranks must have equal shares of --num-envs and of a minibatch")
+        if self.batch_size % self.num_minibatches or self.batch_size == self.num_minibatches:
+            raise ValueError(f"--num-minibatches divides {self.batch_size} rows, 2 or more each")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
 
@@ -362,6 +362,8 @@ def join_ranks(args, global_step, device):
     """Makes the group of all ranks, each with a GPU of its own if device is one."""
     if RANK > 0:
         sys.stdout = open(os.devnull, "w")  # rank 0 prints for all
+    if args.num_envs % W or args.batch_size % (W * args.num_minibatches):
+        sys.exit(f"{W} ranks must have equal shares of --num-envs and of a minibatch")
     if device.type == "cuda":
         torch.cuda.set_device(LOCAL_RANK)  # "cuda" is this one from here on
     # by name, or PyTorch makes only the backend of the GPU that it finds
@@ -629,9 +631,9 @@ if __name__ == "__main__":
             writer.add_scalar("charts/episodic_length", episode_length, step)
         for name, value in zip(LOSSES, losses, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
-        var_returns = np.concatenate(all_returns).var()
-        var_advantages = np.concatenate(all_advantages).var()
-        explained_var = 1 - var_advantages / var_returns if var_returns > 0 else np.nan
+        all_returns, all_advantages = map(np.concatenate, (all_returns, all_advantages))
+        var_returns = all_returns.var() if len(all_returns) else 0.0
+        explained_var = 1 - all_advantages.var() / var_returns if var_returns > 0 else np.nan
         writer.add_scalar("losses/explained_variance", explained_var, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
         if iteration >= first_iteration + args.measure_burnin:

@@ -472,7 +472,7 @@ if __name__ == "__main__":
         # Log
         for name, value in zip(LOSSES, losses, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
-        var_returns = returns[valid].var()
+        var_returns = returns[valid].var() if valid.any() else 0.0
         explained_var = 1 - advantages[valid].var() / var_returns if var_returns > 0 else np.nan
         writer.add_scalar("losses/explained_variance", explained_var, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)

@@ -662,11 +662,11 @@ if __name__ == "__main__":
         # Log
         for name, value in zip(LOSSES, losses, strict=True):
             writer.add_scalar(f"losses/{name}", value, global_step)
-        var_returns = returns[valid].var()
+        var_returns = returns[valid].var() if valid.any() else 0.0
         explained_var = 1 - advantages[valid].var() / var_returns if var_returns > 0 else np.nan
         writer.add_scalar("losses/explained_variance", explained_var, global_step)
         writer.add_scalar("charts/learning_rate", lrnow, global_step)
-        writer.add_scalar("charts/bonus", bonus[valid].mean(), global_step)
+        writer.add_scalar("charts/bonus", bonus.sum() / max(1, valid.sum()), global_step)
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)

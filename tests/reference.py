@@ -328,7 +328,7 @@ class ManyEnvs(Gymnasium):
 class Mass:
     """One of the worlds in tests/worlds.py, in float64."""
 
-    action_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Box(-0.4, 1.5, (2,))
 
     def __init__(self, n):
         self.n, self.episode = n, 0

@@ -301,7 +301,7 @@ ADV = '        storage["advantages"][:T] = torch.from_numpy(advantages)  # sync\
 CLIP = "    grad_norm = nn.utils.clip_grad_norm_("
 ADAM = "optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)"
 SAVE = "        last = iteration == args.num_iterations or len(stop_signals) > 0\n"
-VARIANCE = "        var_returns = returns[valid].var()\n"
+VARIANCE = "        var_returns = returns[valid].var() if valid.any() else 0.0\n"
 EVERY = ["ppo", "ppo_continuous_action", "ppo_atari_envpool"]
 # what people change, as they would in the eager file: the edit, and for which scripts
 PATCHES = {

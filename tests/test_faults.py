@@ -9,6 +9,8 @@ import runpy
 import subprocess
 import sys
 import time
+import zipfile
+from functools import partial
 from types import SimpleNamespace
 
 import envpool
@@ -16,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
-from helpers import PPO, ROOT, TINY, run_main
+from helpers import PPO, ROOT, TINY, run_main, scalars
 
 import torch
 
@@ -33,7 +35,8 @@ def finished(folder):
 class BlowsUp(gym.Env):
     """Ends after 3 steps with an observation of nan and inf; or says nan where nothing ends.
 
-    where: "end", "middle", "reward"; of the second environment alone, if there are more.
+    where: "end", "limit" (a truncation), "middle", "reward"; of the second environment alone, if
+    there are more.
     """
 
     made = 0
@@ -54,13 +57,15 @@ class BlowsUp(gym.Env):
     def step(self, action):
         self.t += 1
         obs, ends = np.full(3, self.t, np.float32), self.t == 3
-        if self.bad and (ends if self.where == "end" else self.t == 2 and self.where == "middle"):
+        at_end = self.where in ("end", "limit")
+        if self.bad and (ends if at_end else self.t == 2 and self.where == "middle"):
             obs = np.array([np.nan, np.inf, 1.0], np.float32)
         reward = np.nan if self.bad and self.where == "reward" and self.t == 2 else 1.0
-        return obs, reward, ends, False, {}
+        cut = self.where == "limit"
+        return obs, reward, ends and not cut, ends and cut, {}
 
 
-for where in ("end", "middle", "reward"):
+for where in ("end", "limit", "middle", "reward"):
     for continuous in (False, True):
         gym.register(f"{where}{continuous}-v0", lambda w=where, c=continuous: BlowsUp(w, c))
 
@@ -94,6 +99,8 @@ def test_a_simulator_that_ends_on_nan(name, tmp_path, envpool_of_gymnasium):
         ("ppo", "rewardFalse-v0"),
         ("ppo_continuous_action", "middleTrue-v0"),
         ("ppo_continuous_action", "rewardTrue-v0"),
+        ("ppo_continuous_action", "limitTrue-v0"),  # its value is needed: no 0 stands for it
+        ("ppo_continuous_action_envpool", "limitTrue-v0"),
         ("ppo_continuous_action_envpool", "middleTrue-v0"),
     ],
 )
@@ -103,6 +110,41 @@ def test_nan_ends_the_run(name, env_id, tmp_path, envpool_of_gymnasium):
         run_main(name, *TINY, "--env-id", env_id, runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
     assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events", "script"}
+
+
+class Bandit(gym.Env):
+    """Ends with its first step."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,))
+
+    def __init__(self, continuous):
+        actions = (gym.spaces.Discrete(2), gym.spaces.Box(-1.0, 1.0, (2,)))
+        self.action_space = actions[continuous]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.ones(3, np.float32), {}
+
+    def step(self, action):
+        return np.ones(3, np.float32), 1.0, True, False, {}
+
+
+for continuous in (False, True):
+    gym.register(f"Bandit{continuous}-v0", partial(Bandit, continuous))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", ["ppo", "ppo_rnd", "ppo_lstm", "ppo_continuous_action"])
+def test_a_rollout_without_a_transition(name, tmp_path):
+    """Every second one, where it has one step as episodes have: nothing is learned from it, and
+    NumPy has nothing to warn of."""
+    flags = "--num-envs 4 --num-steps 1 --num-minibatches 2 --total-timesteps 24".split()
+    flags += ["--env-id", f"Bandit{'continuous' in name}-v0"]
+    flags += ["--hide"] if name == "ppo_lstm" else []
+    run = run_main(name, *flags, runs_dir=tmp_path)
+    assert run.episodic_returns == [1.0] * 12 and not run.valid.any()
+    curves = scalars(run.run_dir)["losses/explained_variance"]
+    assert len(curves) == 6 and np.isnan([value for _, value in curves[1::2]]).all()
 
 
 # 2. Environments that do as they like
@@ -332,3 +374,36 @@ def test_run_sh_says_that_a_blank_stops_compiling(tmp_path):
     command = ["bash", str(clone / "run.sh"), "ppo", "--compile"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHON": "/bin/false"})
     assert "blank" in done.stderr.splitlines()[0] and "191010" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "status", "word"),
+    [("target", 0, "a package"), ("prefix", 1, "somewhere else than in ")],
+)
+def test_pip_that_installs_elsewhere(setting, status, word, tmp_path):
+    """By its own settings: overruled, or said, and not taken for a set-up at the next call.
+    PYTHONSAFEPATH, too, hides what lies beside a program, and is overruled."""
+    info = "tiny-1.dist-info"
+    with zipfile.ZipFile(tmp_path / "tiny-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny.py", "")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    clone = tmp_path / "clone"
+    for path, text in {
+        "run.sh": (ROOT / "run.sh").read_text(),
+        "requirements/requirements.txt": "tiny\n",
+        "requirements/constraints.txt": "",
+        "ppo/ppo.py": "import beside, tiny\nprint('a package')",
+        "ppo/beside.py": "",
+    }.items():
+        (clone / path).parent.mkdir(parents=True, exist_ok=True)
+        (clone / path).write_text(text)
+    env = {"PYTHON": sys.executable, "PATH": os.environ["PATH"], "PYTHONSAFEPATH": "1"}
+    env |= {f"PIP_{setting.upper()}": str(tmp_path / "else"), "PIP_NO_INDEX": "1"}
+    env |= {"PIP_FIND_LINKS": str(tmp_path)}
+    for _ in range(2):
+        command = ["bash", str(clone / "run.sh"), "ppo"]
+        done = subprocess.run(command, capture_output=True, text=True, env=env)
+        assert done.returncode == status and word in done.stdout + done.stderr, done.stderr

@@ -354,6 +354,12 @@ ATTENTION = [
     ("values of another environment", 'row["values"][:] = value',
      'row["values"][:] = value.roll(1)'),
 ]  # fmt: skip
+OVERLAP = [  # where a window has more rows than a rollout
+    ("rows are carried onto themselves", CARRIED,
+     "for k in range(L):\n            memory[L - 1 - k] = memory[T + L - 1 - k]"),
+    ("a rollout's rows alone are carried", CARRIED,
+     "memory[L - T : L] = memory[L : T + L].clone()"),
+]  # fmt: skip
 MEMORY_ATARI = [
     MEMORY[0],
     ("all rows weigh", "torch.from_numpy(valid | args.cleanrl_semantics)", "1.0"),
@@ -506,6 +512,7 @@ DEVICE = [
     ("clipped actions are stored", "actions[step] = action\n",
      "actions[step] = action.clamp(low, high)\n"),
     ("unclipped actions are sent", "envs.step(clipped)", "envs.step(action)"),
+    ("actions within ±1", "envs.step(clipped)", "envs.step(action.clamp(-1, 1))"),
     ("raw observations", SCALED_THERE, "    obs[step + 1] = next_obs\n"),
     ("observations not centred", SCALED_THERE, "    obs[step + 1] = obs_rms.scale(next_obs)\n"),
     ("the first moments for all", COUNTED_THERE + CLEANED_THERE, CLEANED_THERE),
@@ -778,6 +785,9 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ],
     ("lstm", check): [*MEMORY, *HIDDEN],
     ("trxl", check): [*ATTENTION, HIDDEN[0]],
+    ("trxl_long", check): OVERLAP,
+    ("trxl", check_resumed): RESUMED[2:6],
+    ("trxl", check_speed): SPEED[:1],
     ("lstm_atari", check): MEMORY_ATARI,
     ("lstm_hopper", check): MEMORY_GAUSSIAN,
     ("lstm", check_first_weights): [
@@ -826,6 +836,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("pettingzoo, compile", check): [*NUMPY[1:7], *CLOCKS[:2]],
     ("lstm, compile", check): [*FAST_CLOCKS, *FAST_MEMORY],
     ("trxl, compile", check): [FAST_CLOCKS[0], *FAST_ATTENTION],
+    ("trxl_long, compile", check): [*OVERLAP, *FAST_ATTENTION[9:10]],
     ("lstm_hopper, compile", check): FAST_MEMORY_GAUSSIAN,
     ("hopper, compile", check): [*NUMPY[1:3], *GAUSSIAN],
     ("many, compile", check): [*NUMPY[1:], *GAUSSIAN],

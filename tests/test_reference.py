@@ -379,6 +379,20 @@ JOBS = {
             target_kl=0.003, trxl_memory_length=5, trxl_num_layers=2, trxl_num_heads=2, trxl_dim=8,
         ),
     ),
+    "trxl_long": Job(  # a window of more rows than a rollout
+        **CARTPOLE | dict(
+            script="ppo_trxl", network=reference.attention,
+            start="agent.actor.weight.data.mul_(50)",
+        ),
+        window=(20, 17),
+        hide=(1, 3),
+        patch=(gym, "make", partial(gym.make, max_episode_steps=24)),
+        flags=ON | dict(
+            seed=11, env_id="CartPole-v1", num_envs=4, num_steps=18, total_timesteps=220,
+            num_minibatches=3, update_epochs=3, learning_rate=1e-3, max_grad_norm=8.0,
+            target_kl=0.003, trxl_memory_length=20, trxl_num_layers=2, trxl_num_heads=2, trxl_dim=8,
+        ),
+    ),
     "lstm_atari": Job(
         **ATARI | dict(script="ppo_atari_envpool_lstm", network=reference.cnn_with_memory),
         memory=(128, 2),
@@ -478,7 +492,8 @@ FAST_JOBS = {
         flags=JOBS[name].flags | more,
     )
     for mode, more, names in (
-        ("compile", {}, "cartpole masked pettingzoo rnd lstm trxl hopper lstm_hopper many".split()),
+        ("compile", {}, "cartpole masked pettingzoo rnd lstm trxl trxl_long".split()),
+        ("compile", {}, "hopper lstm_hopper many".split()),
         # with seed 3 float32, channels last, sees one more ReLU on the other side of 0
         ("compile", {"seed": 6}, ["atari_scripted"]),
         ("cudagraphs", {}, ["atari_scripted", "lstm_atari"]),
@@ -821,10 +836,17 @@ def check_first_weights(job, runs_dir, edit=None):
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
-@pytest.mark.parametrize(
-    "name",
-    "atari_scripted cartpole hopper many warp lstm lstm_hopper masked pettingzoo rnd".split(),
+ONE_BY_ONE = (
+    "atari_scripted cartpole hopper many warp lstm lstm_hopper masked pettingzoo rnd".split()
 )
-@pytest.mark.parametrize("of", [check_resumed, check_speed, check_first_weights])
+
+
+@pytest.mark.parametrize("name", [*ONE_BY_ONE, "trxl"])
+@pytest.mark.parametrize("of", [check_resumed, check_speed])
 def test_what_one_run_cannot_show(name, of, tmp_path):
     of(JOBS[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_first_weights(name, tmp_path):
+    check_first_weights(JOBS[name], tmp_path)

@@ -385,6 +385,9 @@ def test_first_episodes_are_cut_short(flags, tmp_path):
     assert torch.equal(run.envs.elapsed[:9], (starts + 2)[:9])
     cut = np.isnan(run.running_returns[1:]).all()
     assert cut == (flags[-1] != "--no-stagger"), "their returns do not count"
+    more = ["--resume", run.run_dir, "--total-timesteps", 40]
+    again = run_main(EAGER, *more, runs_dir="unused")
+    assert torch.equal(again.envs.elapsed[:9], run.envs.elapsed[:9]), "those of a resumed run, too"
 
 
 def test_a_pendulum_of_ones_own(tmp_path):

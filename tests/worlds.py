@@ -17,7 +17,7 @@ class Worlds:
     def __init__(self, num_envs, device):
         self.num_envs = num_envs
         self.single_observation_space = gym.spaces.Box(-float("inf"), float("inf"), (3,))
-        self.single_action_space = gym.spaces.Box(-1.0, 1.0, (2,))
+        self.single_action_space = gym.spaces.Box(-0.4, 1.5, (2,))  # no ±1
         self.metrics = {}
         self.n = torch.arange(num_envs, device=device)
         self.k = torch.zeros(num_envs, dtype=torch.int64, device=device)  # episodes begun

@@ -1,0 +1,129 @@
+"""The patches of ppo/ideas: one change for both versions of every script that a patch names."""
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+from fork import IDEAS, apply
+from helpers import PAIRS, PPO, TINY, run_main
+from lib.parity import VECTORS, assert_close, assert_the_same, curves
+from test_parity import job, short_games  # noqa: F401 - a fixture
+
+import torch
+
+NAMES = [eager for eager, _ in PAIRS]
+LINES = 30  # at most, changed
+
+
+def header(path):
+    """What stands before a patch's first file name: {"Fits": ..., "Source": ...} and the rest."""
+    head = path.read_text().partition("--- a/")[0]
+    text = re.sub(r"(?m)^# ?", "", head)
+    return dict(re.findall(r"(?m)^(\w+): ((?:.+\n?(?!\w+: ))+)", text))
+
+
+def fits(path):
+    """The scripts that a patch names: all of them, or all but some."""
+    words = re.findall(r"\w+", header(path)["Fits"])
+    named = [word for word in words if word in NAMES]
+    return [name for name in NAMES if name not in named] if words[0] == "every" else named
+
+
+def edit(patch, folder):
+    """The patch as an edit of a script's text."""
+
+    def change(text):
+        path = folder / "patched.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        apply(patch, path, path.name)
+        return path.read_text()
+
+    return change
+
+
+IDEA = [pytest.param(path, id=path.stem) for path in sorted(IDEAS.glob("*.patch"))]
+
+
+@pytest.mark.parametrize("path", IDEA)
+def test_the_form_of_a_patch(path, tmp_path):
+    """Says what it is, its source and which scripts it fits; it is short, changes no line of the
+    fast version's own, and applies to both versions of every script that it names, to no other."""
+    said, text = header(path), path.read_text()
+    assert said["Source"] and fits(path)
+    body = text[text.index("\n@@") :]
+    assert 1 <= len(re.findall(r"(?m)^[+-]", body)) <= LINES
+    assert max(len(line) for line in text.splitlines()) <= 101
+    for eager, fast in PAIRS:
+        for name in (eager, fast):
+            change = edit(path, tmp_path / name)
+            if eager in fits(path):
+                compile(change((PPO / f"{name}.py").read_text()), name, "exec")
+            else:
+                with pytest.raises(Exception, match="does not fit"):
+                    change((PPO / f"{name}.py").read_text())
+
+
+def representative(names):
+    """At most four scripts of different kinds."""
+    wanted = ["ppo", "ppo_continuous_action", "ppo_continuous_action_envpool", "ppo_atari_envpool"]
+    return [name for name in wanted if name in names] or names[:1]
+
+
+def trained(name, flags, folder, change, *more):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of who acts
+        return run_main(name, *job(name), *flags, *more, runs_dir=folder, edit=change)
+
+
+SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
+
+
+@pytest.mark.parametrize("path", IDEA)
+def test_both_versions_have_the_idea(path, tmp_path):
+    """They agree to the last bit without flags; turned off it is as if there were no patch, and
+    turned on it is not."""
+    off = header(path).get("Off", "").split()
+    for eager in representative(fits(path)):
+        change = edit(path, tmp_path / eager)
+        flags = [*SIZES, *header(path).get("Flags", "").split()]
+        runs = [
+            trained(name, flags, tmp_path / name, change)
+            for name in (eager, f"{eager}_torchcompile")
+        ]
+        assert_the_same(*map(curves, runs), *runs)
+        plain = curves(trained(eager, SIZES, tmp_path / "plain" / eager, None))
+        if path.stem != "best":
+            assert curves(runs[0])["losses/value_loss"] != plain["losses/value_loss"]
+        if off:
+            without = curves(trained(eager, SIZES, tmp_path / "off" / eager, change, *off))
+            assert without == plain, "turned off"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", IDEA)
+def test_an_idea_is_compiled(path, tmp_path):
+    """One script of each: the losses of the eager version, but for rounding."""
+    eager = representative(fits(path))[-1 if "atari" not in representative(fits(path))[-1] else 0]
+    change = edit(path, tmp_path)
+    flags = [*SIZES, *header(path).get("Flags", "").split()]
+    one = trained(eager, flags, tmp_path / "eager", change)
+    two = trained(f"{eager}_torchcompile", flags, tmp_path / "fast", change, "--compile")
+    assert two.mode == "compile"
+    assert_close(curves(one), curves(two), 2, 10 * VECTORS)
+
+
+def test_the_best_policy_is_kept(tmp_path):
+    """By the mean of the last 100 episodes at each checkpoint, through a resumed run."""
+    change = edit(IDEAS / "best.patch", tmp_path)
+    flags = [*TINY, "--total-timesteps", 1024, "--checkpoint-interval", 4]
+    run = run_main("ppo", *flags, runs_dir=tmp_path / "runs", edit=change)
+    kept = torch.load(f"{run.run_dir}/best/checkpoint.pt", weights_only=True)
+    assert np.mean(kept["episodic_returns"][-100:]) == run.best == kept["best"] >= run.mean_return
+    path = f"{run.run_dir}/checkpoint.pt"
+    torch.save(torch.load(path, weights_only=True) | {"best": 1e3}, path)
+    more = ["--resume", run.run_dir, "--total-timesteps", 2048]
+    again = run_main("ppo", *more, runs_dir="unused", edit=change)
+    assert again.best == 1e3 > again.mean_return, "what is worse replaces nothing"
+    assert torch.load(f"{run.run_dir}/best/checkpoint.pt", weights_only=True)["best"] == run.best

@@ -5,7 +5,8 @@
 
 writes ~/idea/my_ppo.py and ~/idea/my_ppo_torchcompile.py. A patch is one of ppo/ideas by its name,
 or what `git diff` makes of the eager version. `git apply` has to take it on both files, with the
-lines around a hunk as they are.
+lines around a hunk as they are. Several are merged, if they change other lines or add lines to the
+same place; else it says which collide, and where.
 """
 
 import argparse
@@ -21,6 +22,9 @@ from lib.pairs import versions
 from lib.records import ROOT, Failure
 
 IDEAS = ROOT / "ppo" / "ideas"
+CONFLICT = re.compile(  # of git merge-file --diff3: one side's lines, those before, the other's
+    r"<{7} .*\n((?:.*\n)*?)\|{7} .*\n((?:.*\n)*?)={7}\n((?:.*\n)*?)>{7} .*\n"
+)
 HEADER = re.compile(r"^--- .*\n\+\+\+ .*\n(?=@@ )", re.MULTILINE)  # of a patch to one file
 
 
@@ -49,6 +53,25 @@ def apply(patch: Path, path: Path, shown: str) -> None:
     failed = [int(n) for n in re.findall(r"Rejected hunk #(\d+)", done.stderr)]
     said = "; ".join(f"hunk {n} of {len(hunks)}, '{hunks[n - 1]}'" for n in failed)
     raise Misfit(f"{near(patch)} does not fit {shown}: {said or done.stderr.strip()}")
+
+
+def merged(patch: Path, path: Path, before: str) -> str:
+    """The text of a file, which other patches have changed from `before`, with this patch as well;
+    Failure names the first line that both change."""
+    mine = path.read_text()
+    path.write_text(before)
+    apply(patch, path, path.name)
+    base, other = path.with_name("base"), path.with_name("other")
+    base.write_text(before)
+    other.write_text(path.read_text())
+    path.write_text(mine)
+    words = ["git", "merge-file", "-p", "--diff3", path.name, base.name, other.name]
+    done = subprocess.run(words, cwd=path.parent, capture_output=True, text=True)
+    for _, common, _ in CONFLICT.findall(done.stdout):
+        if common:  # else both add lines, and both may stay
+            line = common.splitlines()[0].strip()
+            raise Failure(f"{near(patch)} collides with a patch before it: both change '{line}'")
+    return CONFLICT.sub(lambda found: found[1] + found[3], done.stdout)
 
 
 def idea(given: str) -> Path:
@@ -105,8 +128,13 @@ def main() -> int:
                 copy = Path(place, "files", path.name)
                 copy.parent.mkdir(exist_ok=True)
                 copy.write_text(source.read_text())
-                for patch in patches:
-                    apply(patch, copy, near(source))
+                for number, patch in enumerate(patches):
+                    try:
+                        apply(patch, copy, near(source))
+                    except Misfit:
+                        if number == 0:
+                            raise
+                        copy.write_text(merged(patch, copy, source.read_text()))
                 texts[path] = copy.read_text()
         folder.mkdir(parents=True, exist_ok=True)
         write(texts)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,25 @@ def test_all_or_nothing(tmp_path):
     done = tool("fork", "ppo", tmp_path / "idea/mine", "--patch", tmp_path / "none.patch")
     assert done.returncode == 2 and "none.patch" in done.stderr
     assert not (tmp_path / "idea").exists()
+
+
+def test_ideas_together(tmp_path):
+    """By their names: two that each add a flag to one place are merged, in both files; two that
+    change the same line are refused with it. So is a name that there is not."""
+    done = fork(tmp_path / "both", "kl_adaptive", "dual_clip")
+    assert done.returncode == 0, done.stderr
+    for name in ("both.py", "both_torchcompile.py"):
+        args = runpy.run_path(str(tmp_path / name), run_name="both")["Args"]()
+        assert (args.desired_kl, args.dual_clip) == (0.01, 3.0)
+        text = (tmp_path / name).read_text()
+        assert "torch.min(pg_loss, bound)" in text and "lr.clamp_" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["both.py", "both_torchcompile.py"]
+    done = fork(tmp_path / "two", "dual_clip", "spo")
+    assert done.returncode == 2 and "spo.patch collides" in done.stderr
+    assert "both change 'pg_loss2 = -advantages * ratio.clamp(" in done.stderr
+    done = fork(tmp_path / "two", "nothing")
+    assert done.returncode == 2 and "no patch 'nothing'; ppo/ideas has b" in done.stderr
+    assert len([*tmp_path.iterdir()]) == 2
 
 
 def test_git_merge_file_takes_what_does_not_fit(tmp_path):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from lib.pairs import PAIRS
-from lib.records import as_of_today, code, defaults, pair, part
+from lib.records import ROOT, as_of_today, code, defaults, pair, part
 from lib.stats import groups
 
 SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
@@ -286,6 +286,24 @@ def ideas(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
                 found = [r for r in found if all(r[x] == last[x] for x in MACHINE)]
                 panels.setdefault(env_id, {})[name] = found
     return panels
+
+
+def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
+    """Runs of ideas.py by (idea, environment), "none" being the script without: of each the newest
+    text that was run, with seeds that both have, and only ideas that are still there."""
+    found = {}
+    for record in sorted(records, key=by_date):
+        texts = found.setdefault((record["idea"], record["env_id"]), {})
+        texts.setdefault(record["code"], []).append(record)
+    newest = {task: [*texts.values()][-1] for task, texts in found.items()}
+    shown = {}
+    for (idea, env_id), runs in newest.items():
+        beside = {r["seed"] for r in newest.get(("none", env_id), [])}
+        there = idea == "none" or (ROOT / "ppo" / "ideas" / f"{idea}.patch").exists()
+        runs = [r for r in runs if r["seed"] in beside]
+        if there and len(runs) > 2:
+            shown[idea, env_id] = runs
+    return shown
 
 
 def first_seeds(records: list[dict], like: dict) -> list[dict]:

@@ -17,6 +17,7 @@ from lib.choose import (
     SB3,
     WARM,
     columns,
+    effects,
     ideas,
     learned,
     minutes,
@@ -26,7 +27,7 @@ from lib.choose import (
 )
 from lib.recipes import recipes, runs_of
 from lib.records import read
-from lib.stats import curves, ratio, rounds, seeds_as_one, sps
+from lib.stats import bootstrap, curves, difference, ratio, rounds, seeds_as_one, sps, values
 from lib.tables import machine, of_systems, when
 from matplotlib.figure import Figure
 from matplotlib.transforms import blended_transform_factory
@@ -163,6 +164,34 @@ def plot_ideas(records: list[dict]) -> Figure | None:
     return fig
 
 
+def plot_effects(records: list[dict]) -> Figure | None:
+    """By how much the return with each patch of ppo/ideas differs from that without, over the
+    latter, with its 95% interval: a panel a task."""
+    found = effects(records)
+    tasks = list(dict.fromkeys(env_id for _, env_id in found))
+    ideas = sorted({idea for idea, _ in found} - {"none"})
+    if not ideas:
+        return None
+    shown = [r for same in found.values() for r in same]
+    note = f"Difference of mean returns over the mean without, with its 95% interval, {when(shown)}"
+    fig = figure(9, 1.2 + 0.3 * len(ideas), note)
+    axes = fig.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for ax, env_id in zip(axes, tasks, strict=True):
+        plain = values(found["none", env_id], "mean_return")
+        size = abs(sum(plain) / len(plain))
+        for y, idea in enumerate(reversed(ideas)):
+            if runs := found.get((idea, env_id)):
+                with_it = values(runs, "mean_return")
+                ends = bootstrap(difference, plain, with_it)
+                ax.plot([x / size for x in ends], [y, y], color=BLUE, lw=1.5)
+                ax.plot(difference(plain, with_it) / size, y, "o", color=BLUE, ms=4)
+        ax.axvline(0, color=GREY, lw=0.8)
+        ax.set_title(env_id, fontsize=10)
+        ax.xaxis.set_major_formatter("{x:+.0%}")
+    axes[0].set_yticks(range(len(ideas)), reversed(ideas))
+    return fig
+
+
 def plot_recipes(records: list[dict]) -> Figure | None:
     """Returns over minutes of each recipe: mean, least and most over seeds; the zoo's score."""
     found = {name: (recipe, runs_of(records, recipe)) for name, recipe in recipes().items()}
@@ -230,6 +259,7 @@ def write(folder: Path) -> None:
         "learning": plot_learning(learning),
         "ideas": plot_ideas(learning),
         "recipes": plot_recipes(learning),
+        "effects": plot_effects(read(folder / "ideas.jsonl")),
     }.items():
         if fig:
             fig.savefig(folder / f"{name}.png")

@@ -104,6 +104,16 @@ def permutation_p(a: list[float], b: list[float]) -> float:
     return float((1 + (found >= abs(difference(a, b)) - 1e-9).sum()) / (1 + len(deals)))
 
 
+def holm(found: list[float]) -> list[float]:
+    """p values corrected for how many they are, in the same order (Holm 1979): the chance that any
+    of them is as small by luck alone."""
+    order, largest, corrected = np.argsort(found), 0.0, [0.0] * len(found)
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(found) - rank) * found[i]))
+        corrected[i] = largest
+    return corrected
+
+
 def spread(mean: float, std: float | None) -> str:
     """Mean ± standard deviation."""
     form = ",.0f" if abs(mean) >= 100 else ",.1f"

@@ -33,6 +33,7 @@ from lib.choose import (
     alone,
     columns,
     commits_of_old,
+    effects,
     first_seeds,
     label,
     last_sitting,
@@ -43,11 +44,12 @@ from lib.choose import (
 )
 from lib.pairs import PAIRS
 from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
-from lib.records import code, defaults, pair, part
+from lib.records import ROOT, code, defaults, pair, part
 from lib.stats import (
     bootstrap,
     difference,
     groups,
+    holm,
     iqm,
     mean_std,
     over_seeds,
@@ -400,6 +402,57 @@ def apart(records: list[dict]) -> str:
                 rows.append([*shown, f"{permutation_p(a, b):.2f}", seeds])
     header = ["environment", "script", "eager minus fast [95% interval]", "p", "seeds each"]
     return rows_of(header, rows, text=2)
+
+
+def effects_table(records: list[dict]) -> str:
+    """What each patch of ppo/ideas changes on each task: a row an idea, the largest gains first."""
+    found = effects(records)
+    if not found:
+        return ""
+    tasks = list(dict.fromkeys(env_id for _, env_id in found))
+    ideas = list(dict.fromkeys(idea for idea, _ in found))
+    comparisons = [(idea, env_id) for idea, env_id in found if idea != "none"]
+    chances, rows = {}, []
+    for idea, env_id in comparisons:
+        a, b = (values(found[x, env_id], "mean_return") for x in ("none", idea))
+        chances[idea, env_id] = permutation_p(a, b)
+    corrected = dict(zip(chances, holm([*chances.values()]), strict=True))
+    for idea in (idea for idea in ideas if idea != "none"):
+        cells, gains = [], []
+        for env_id in tasks:
+            if not (runs := found.get((idea, env_id))):
+                cells.append("")
+                continue
+            a, b = (values(x, "mean_return") for x in (found["none", env_id], runs))
+            low, high = bootstrap(difference, a, b)
+            gains.append(difference(a, b) / abs(np.mean(a)))
+            cell = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
+            sure = corrected[idea, env_id] < 0.05
+            cell = f"**{cell}**" if sure else cell
+            cells.append(f"{cell}, {chances[idea, env_id]:.3f}")
+        speed = np.mean(
+            [
+                np.median(values(found[idea, x])) / np.median(values(found["none", x]))
+                for x in tasks
+                if (idea, x) in found
+            ]
+        )
+        link, count = f"[`{idea}`](ideas/{idea}.patch)", changed_lines(idea)
+        rows.append((np.mean(gains), [link, str(count), *cells, f"{speed:.2f}"]))
+    first = ["without", "", *(spread(*mean_std(found["none", x])) for x in tasks), "1"]
+    rows = [first, *(row for _, row in sorted(rows, key=lambda x: -x[0]))]
+    runs = [r for same in found.values() for r in same]
+    counts = sorted({len(same) for same in found.values()})
+    how = f"{machine(runs[0])} a run, {when(runs)}; seeds each: {' to '.join(map(str, counts))}"
+    how += f"; {len(comparisons)} comparisons, bold where p is below 0.05 after Holm's correction"
+    header = ["idea", "lines", *(f"`{x}`" for x in tasks), "steps/s"]
+    return f"{rows_of(header, rows)}\n\n*{how}.*"
+
+
+def changed_lines(idea: str) -> int:
+    """Added and removed lines of a patch of ppo/ideas."""
+    text = (ROOT / "ppo" / "ideas" / f"{idea}.patch").read_text()
+    return len(re.findall(r"(?m)^[+-]", text[text.index("\n@@") :]))
 
 
 def one_flag(records: list[dict], name: str = "ppo_lstm") -> str:

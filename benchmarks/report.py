@@ -117,6 +117,7 @@ def parts(folder: Path) -> dict[str, str]:
         "ablation": tables.blocks(ablation, tables.cases_table, tables.gain),
         "lower_bound": tables.blocks(ablation, tables.floors_table),
         "multigpu": tables.blocks(multigpu, tables.ranks_table),
+        "ideas": tables.ideas_table(),
         "effects": tables.effects_table(read(folder / "ideas.jsonl")),
         "target": learning and tables.target_table(learning),
         **returns,

@@ -119,7 +119,8 @@ def make_envs(args, seeds):
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
     assert bounded, f"actions must be a bounded Box of floats, not {space}"
     assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
-    assert "critic" not in getattr(obs_space, "spaces", {}), "the policy must not see all of it"
+    privileged = {"critic", "privileged_state"} & {*getattr(obs_space, "spaces", {})}
+    assert not privileged, f"a policy must not see {privileged}, what no sensor measures"
 
     def join(obs):
         arrays = obs.values() if isinstance(obs, dict) else [obs]

@@ -205,14 +205,14 @@ def kind(name):
 
 
 def task(name):
-    """Its kind, or "many" where EnvPool simulates MuJoCo, "ale" where ALE simulates itself,
-    "warp" where MuJoCo Warp does, "masked" where environments say which actions are possible,
-    "together" with several agents."""
+    """Its kind, or "many" where EnvPool simulates MuJoCo, "small" where it does small problems,
+    "ale" where ALE simulates itself, "warp" where MuJoCo Warp does, "masked" where environments say
+    which actions are possible, "together" with several agents."""
     for word, found in (("masked", "masked"), ("pettingzoo", "together"), ("warp", "warp")):
         if word in name:
             return found
     if "envpool" in name:
-        return "many" if "continuous" in name else kind(name)
+        return "many" if "continuous" in name else kind(name) or "small"
     return "ale" if "atari" in name else kind(name)
 
 

@@ -1,10 +1,12 @@
 """Rows, flags, statistics and seeds of Atari, through main, on games that are known."""
 
+from types import SimpleNamespace
+
 import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import PAIRS, AtariSpaces, run_main, scalars, task
+from helpers import PAIRS, AtariSpaces, load, run_main, scalars, task
 
 import torch
 
@@ -287,3 +289,33 @@ def test_ale_restarts_lives_and_limits(monkeypatch, tmp_path):
     returns, lengths = curves["charts/episodic_return"], curves["charts/episodic_length"]
     found = [(total, n) for (_, total), (_, n) in zip(returns, lengths, strict=True)]
     assert sorted(found) == sorted(games) and len(games) > 16
+
+
+@pytest.mark.parametrize("name", ["ppo_envpool", "ppo_envpool_torchcompile"])
+def test_whole_numbers_are_one_hot(name, monkeypatch):
+    """As Gymnasium flattens them: alone, counted from another number, and in dictionaries within
+    dictionaries, whose arrays are joined in the order in which EnvPool gives them."""
+    envs = load(name).make_envs(SimpleNamespace(env_id="Taxi-v3"), np.arange(3))
+    obs, _ = envs.reset()
+    raw, _ = envpool.make("Taxi-v3", env_type="gym", num_envs=3, seed=[0, 1, 2]).reset()
+    assert obs.shape == (3, *envs.single_observation_space.shape) and (obs.sum(1) == 1).all()
+    assert obs.argmax(1).tolist() == raw.tolist()
+
+    space = gym.spaces.Dict(
+        a=gym.spaces.Discrete(3, start=5),
+        b=gym.spaces.Dict(c=gym.spaces.Box(-1, 1, (2, 2)), d=gym.spaces.Discrete(2)),
+    )
+    given = {"a": np.array([5, 7]), "b": {"c": np.ones((2, 2, 2)), "d": np.array([1, 0])}}
+
+    class Odd(gym.vector.VectorEnv):
+        num_envs = 2
+        single_observation_space, single_action_space = space, gym.spaces.Discrete(2)
+        observation_space = gym.vector.utils.batch_space(space, 2)
+
+        def reset(self, *, seed=None, options=None):
+            return given, {}
+
+    monkeypatch.setattr(envpool, "make", lambda *args, **more: Odd())
+    envs = load(name).make_envs(SimpleNamespace(env_id="Odd"), np.arange(2))
+    obs, _ = envs.reset()
+    assert obs.tolist() == [[1, 0, 0, 1, 1, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1, 1, 0]]

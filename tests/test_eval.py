@@ -43,6 +43,7 @@ GAMES = {  # that are short under an agent that has learned nothing, by task
     "continuous": "Hopper-v4",
     "many": "Hopper-v4",
     "warp": "Hopper-v5",
+    "small": "CartPole-v1",
     "masked": "Doors-v0",
     "together": "meadow",
     "": "CartPole-v1",

@@ -37,6 +37,7 @@ SHORT = {
     "ale": [],
     "many": ["--env-id", "Pendulum-v1"],
     "continuous": ["--env-id", "Short-v0"],
+    "small": ["--env-id", "CartPole-v1"],
     "masked": ["--env-id", "ShortDoors-v0"],
     "warp": ["--env-id", "worlds:Worlds"],
     "together": ["--env-id", "meadow", "--env-kwargs", '{"limit": 5}'],
@@ -122,6 +123,13 @@ obs_rms.update(next_obs)
 obs[T] = obs_rms.scale(next_obs - obs_rms.mean)
 signals.zero_()
 signals[4, T] = torch.nan
+""",
+    "small": """
+envs = make_envs(args, seeds)
+next_obs, _ = envs.reset()
+obs[T] = torch.from_numpy(next_obs)
+restarts += iteration - first_iteration
+first_iteration = iteration
 """,
     "masked": """
 next_obs, info = envs.reset(seed=seeds.tolist())

@@ -251,6 +251,7 @@ MANY = [
     ("returns of cut games", "running_returns[anew] = running_lengths", "running_lengths"),
     ("lengths of cut games", "= running_lengths[anew] = 0", "= 0"),
 ]  # fmt: skip
+SMALL = [("a game goes on unseen", "torch.from_numpy(first_obs).to(obs)", "obs[T, anew]")]
 ZEROED = "            h, c = h * keep, c * keep\n"
 CELL = """            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
@@ -772,6 +773,8 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("atari_scripted", check): [*ROLLOUT, *CATEGORICAL, *ATARI],
     ("ale_scripted", check): ALE,
     ("cartpole", check): [*ROLLOUT, *MAIN, *VECTOR, *CATEGORICAL, *DISCRETE],
+    ("small", check): [*SMALL, *MANY[:3], *MANY[7:]],
+    ("small, compile", check): [*NUMPY[1:5], *CLOCKS[:1]],
     ("masked", check): MASKED,
     ("pettingzoo", check): TOGETHER,
     ("rnd", check): BONUS,
@@ -853,7 +856,8 @@ CASES = [
 ]
 
 
-SHORT = {name for name, of in TABLE if of is check} - {"cheetah_run"}  # no episode has ended then
+SHORT = {name for name, of in TABLE if of is check}
+SHORT -= {"cheetah_run"}  # no episode has ended then
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ HOPPER = ["--env-id", "Hopper-v4"]
 def job(name):
     """A pair's flags: few rows, and where needed a game that ends, or ratios that move less."""
     more = {"continuous": HOPPER, "": ["--clip-coef", 0.02], "atari": []}[kind(name)]
-    others = {"pettingzoo": "meadow", "warp": "worlds:Worlds"}
+    others = {"pettingzoo": "meadow", "warp": "worlds:Worlds", "ppo_envpool": "CartPole-v1"}
     ids = [env_id for word, env_id in others.items() if word in name]
     return [*SMALL, *more, *(["--env-id", *ids] if ids else [])]
 
@@ -63,7 +63,8 @@ def short_games(monkeypatch):
     make = partial(envpool.make, max_episode_steps=20)
 
     def short_or_scripted(env_id, **options):
-        return (make if env_id == "Hopper-v4" else ScriptedGames)(env_id, **options)
+        vectors = env_id in ("Hopper-v4", "CartPole-v1")
+        return (make if vectors else ScriptedGames)(env_id, **options)
 
     monkeypatch.setattr(envpool, "make", short_or_scripted)
     monkeypatch.setattr(gym, "make", partial(gym.make, max_episode_steps=20))

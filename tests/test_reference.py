@@ -313,6 +313,15 @@ JOBS = {
             target_kl=0.0005,
         ),
     ),
+    "small": Job(
+        **CARTPOLE | dict(script="ppo_envpool", games=reference.ManyEnvs),
+        patch=(envpool, "make", partial(envpool.make, max_episode_steps=20)),
+        flags=ON | dict(
+            seed=9, env_id="CartPole-v1", num_envs=8, num_steps=15, total_timesteps=360,
+            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
+            target_kl=0.0005, stagger=True,
+        ),
+    ),
     "masked": Job(
         **CARTPOLE | dict(
             script="ppo_masked", network=reference.two_with_mask, policy=reference.possible,
@@ -492,7 +501,7 @@ FAST_JOBS = {
         flags=JOBS[name].flags | more,
     )
     for mode, more, names in (
-        ("compile", {}, "cartpole masked pettingzoo rnd lstm trxl trxl_long".split()),
+        ("compile", {}, "cartpole small masked pettingzoo rnd lstm trxl trxl_long".split()),
         ("compile", {}, "hopper lstm_hopper many".split()),
         # with seed 3 float32, channels last, sees one more ReLU on the other side of 0
         ("compile", {"seed": 6}, ["atari_scripted"]),
@@ -836,9 +845,8 @@ def check_first_weights(job, runs_dir, edit=None):
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
-ONE_BY_ONE = (
-    "atari_scripted cartpole hopper many warp lstm lstm_hopper masked pettingzoo rnd".split()
-)
+ONE_BY_ONE = "atari_scripted cartpole small hopper many warp".split()
+ONE_BY_ONE += "lstm lstm_hopper masked pettingzoo rnd".split()
 
 
 @pytest.mark.parametrize("name", [*ONE_BY_ONE, "trxl"])

@@ -249,6 +249,11 @@ REFUSED = [  # script, flags, a word of the error
     ("ppo_continuous_action", ["--env-id", "Matrix-v0"], "too many values to unpack"),
     ("ppo_continuous_action_envpool", ["--env-id", "CartPole-v1"], "must be a bounded Box"),
     ("ppo_continuous_action_envpool", ["--env-id", "CarRacing-v3"], "has pixels"),
+    (
+        "ppo_continuous_action_envpool",
+        ["--env-id", "Go1JoystickFlatTerrain-v1"],
+        "must not see {'privileged_state'}",
+    ),
     ("ppo_continuous_action_warp", ["--env-id", "worlds:Unbounded"], "must be a bounded Box"),
     ("ppo_masked", ["--env-id", "CliffWalking-v1"], "0 of 2 environments gave"),
     ("ppo_rnd", ["--env-id", "CarRacing-v3"], "has pixels"),
@@ -364,6 +369,8 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("", ["--env-id", "Acrobot-v1"]),
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),
     ("", ["--env-id", "CliffWalking-v1"]),  # its observation is a number: one of 48
+    ("small", ["--env-id", "Taxi-v3"]),  # its observation is a number: one of 500
+    ("small", ["--env-id", "Acrobot-v1", "--num-envs", 33, "--total-timesteps", 528]),
     ("masked", ["--num-envs", 1]),
     ("together", ["--env-kwargs", '{"N": 5, "max_cycles": 7}']),
     ("together", ["--env-id", "pettingzoo.butterfly.knights_archers_zombies_v11"]),

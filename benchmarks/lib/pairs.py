@@ -31,6 +31,9 @@ class Pair(NamedTuple):
 
 PAIRS = {
     "ppo": Pair(None, "CartPole and other small problems: read it first", "CartPole-v1", 500_000),
+    "ppo_envpool": Pair(
+        "ppo", "small problems on EnvPool, 64 at once: LunarLander", "LunarLander-v3", 1_500_000
+    ),
     "ppo_masked": Pair("ppo", "impossible actions are masked out", "Taxi-v4", 500_000),
     "ppo_pettingzoo": Pair(
         "ppo", "several agents that share one policy", "mpe2.simple_spread_v3", 500_000

@@ -449,6 +449,20 @@ def effects_table(records: list[dict]) -> str:
     return f"{rows_of(header, rows)}\n\n*{how}.*"
 
 
+def ideas_table() -> str:
+    """The patches of ppo/ideas: a row each, from what stands at its head."""
+    rows = []
+    for path in sorted((ROOT / "ppo" / "ideas").glob("*.patch")):
+        head = re.sub(r"(?m)^# ?", "", path.read_text().partition("--- a/")[0])
+        what = re.sub(r"\s+", " ", re.split(r"(?m)^Source: ", head)[0]).split(". ")[0].rstrip(". ")
+        source = re.search(r"(?ms)^Source: (.+?)\.?\n(?=\w+: )", head)[1]
+        source = re.sub(r"arXiv:([\d.]+\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
+        count = str(changed_lines(path.stem))
+        cells = [f"[`{path.stem}`](ideas/{path.name})", what, source, count]
+        rows.append([" ".join(cell.split()) for cell in cells])
+    return rows_of(["idea", "what it changes", "source", "lines"], rows, text=3)
+
+
 def changed_lines(idea: str) -> int:
     """Added and removed lines of a patch of ppo/ideas."""
     text = (ROOT / "ppo" / "ideas" / f"{idea}.patch").read_text()

@@ -1,0 +1,649 @@
+"""Proximal Policy Optimization (PPO) on small problems, 64 of them in parallel in EnvPool.
+
+    python ppo/ppo_envpool.py   # or *_torchcompile.py --compile, made fast
+    diff -u ppo/ppo.py ppo/ppo_envpool.py   # what EnvPool needs
+
+Not here: what EnvPool does not have (ppo.py), continuous actions
+(ppo_continuous_action_envpool.py), a memory (ppo_lstm.py).
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's ppo.py;
+the defaults, runs of this script (ppo/README.md).
+
+Shapes: T num_steps, N num_envs, D observation size, A number of actions, B = T * N, M minibatch.
+`sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:
+    t  obs[t]             actions[t]  rewards[t]   dones[t]  valid[t]
+    5  observation        action      reward       0         1
+    6  observation        action      last reward  0         1
+    7  final observation  ignored     0            1         0         autoreset step, no transition
+    8  first observation  action      reward       0         1
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.16",
+#   "envpool>=1.2.5",
+#   # fast, CUDA graph: its CudaGraphModule
+#   "tensordict>=0.15",
+#   "gymnasium>=1.3",
+#   "numpy>=2",
+#   "tyro>=1.0.17",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import argparse
+
+# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import copy
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+
+# fast, both: says so where PyTorch acts after all, or where no graph replays
+import warnings
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import envpool
+import gymnasium as gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
+from torch.distributions.categorical import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
+torch.set_num_threads(1)  # a second thread does not pay for networks this small
+gym.logger.min_level = gym.logger.ERROR  # no warnings about the bounds of EnvPool's spaces
+
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+FORMAT = "ppo_envpool"  # of checkpoints: for --resume and ppo_eval.py
+
+
+@dataclass
+class Args:
+    """PPO for EnvPool's environments with vectors as observations and discrete actions."""
+
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
+    seed: int = 1  # of environments, network and sampling
+    torch_deterministic: bool = True  # only deterministic cuDNN kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # log to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # where the run's folder is created
+    checkpoint_interval: int = 50  # iterations between checkpoints
+    resume: str | None = None  # folder of a run to continue; its arguments are the defaults
+    measure_burnin: int = 3  # iterations before the steps per second are measured
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile the gradients; the first iteration takes longer
+    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
+    numpy_acting: bool = True  # act in NumPy, if compiled or captured
+
+    env_id: str = "LunarLander-v3"  # EnvPool's name of an environment
+    total_timesteps: int = 1_500_000  # environment steps, rounded down to whole rollouts
+    learning_rate: float = 1e-3  # Adam's learning rate
+    num_envs: int = 64  # N, parallel environments
+    num_steps: int = 64  # T, steps per environment in a rollout
+    stagger: bool = True  # restart environments once, early, so that their episodes end apart
+    anneal_lr: bool = True  # decrease the learning rate linearly to 0
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs * num_steps
+    update_epochs: int = 4  # epochs per rollout
+    norm_adv: bool = True  # normalise advantages per minibatch
+    clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± clip_coef
+    clip_vloss: bool = False  # clip the value function's change to ± clip_coef
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # maximum gradient norm
+    target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
+
+    def __post_init__(self):
+        self.batch_size = self.num_envs * self.num_steps
+        self.num_iterations = self.total_timesteps // self.batch_size
+        if self.batch_size % self.num_minibatches or self.batch_size == self.num_minibatches:
+            raise ValueError(f"--num-minibatches divides {self.batch_size} rows, 2 or more each")
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+
+
+def make_envs(args, seeds):
+    """N environments: obs (N, D), the entries of a dictionary joined, one of a few whole numbers as
+    a one-hot vector; actions (N,) int64.
+
+    One seed for all would be seed + i for environment i: runs with the seeds 1 and 2 would share
+    all environments but one.
+    """
+    envs = envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), seed=seeds.tolist())
+    obs_space, space = envs.single_observation_space, envs.single_action_space
+    discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
+    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
+    assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+
+    def flat(obs, space):
+        if isinstance(obs, dict):
+            return np.concatenate([flat(x, space[key]) for key, x in obs.items()], 1)
+        if isinstance(space, gym.spaces.Discrete):
+            obs = np.eye(space.n)[obs - space.start]
+        return np.reshape(obs, (len(obs), -1))
+
+    flat_space = gym.spaces.flatten_space(obs_space)
+    return gym.wrappers.vector.TransformObservation(
+        envs, lambda obs: flat(obs, obs_space), single_observation_space=flat_space
+    )
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    """Gives a layer orthogonal weights of gain std and constant biases."""
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """Two tanh networks: obs (..., D) -> a distribution over A actions, value (...)."""
+
+    def __init__(self, envs):
+        super().__init__()
+        (obs_size,) = envs.single_observation_space.shape
+        self.critic = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 1), std=1.0),
+        )
+        self.actor = nn.Sequential(
+            layer_init(nn.Linear(obs_size, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, envs.single_action_space.n), std=0.01),
+        )
+
+    def policy(self, obs):
+        return Categorical(logits=self.actor(obs), validate_args=False)
+
+    def forward(self, obs):
+        return self.policy(obs), self.critic(obs).squeeze(-1)
+
+
+@torch.no_grad()
+def act(agent, obs):
+    """Samples an action for each observation: (N, D) -> (N,)."""
+    probs = agent.policy(obs)
+    return probs.sample()
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
+
+    rewards: (T, N); dones, terminations, values: (T + 1, N), arrays. Returns advantages, (T, N).
+    An episode cut by its time limit is done but not terminated: values[t + 1], the value of its
+    final observation, bootstraps.
+    """
+    advantages = rewards + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]  # TD errors
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    for t in reversed(range(len(advantages) - 1)):
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's loss, to be minimised, over a minibatch's valid rows (arXiv:1707.06347, equation 9).
+
+        L_clip = mean(min(ratio * A, clip(ratio, 1 - clip_coef, 1 + clip_coef) * A))
+        loss = -L_clip + vf_coef * v_loss - ent_coef * entropy
+
+    newlogprob, entropy, newvalue: (M,), of the agent as it is now; mb: fields (M, ...) of the
+    rollout. Returns the loss, (), and the first six of LOSSES, (6,).
+    """
+    valid = mb["valid"]
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+
+    advantages = mb["advantages"]
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    # policy loss, -L_clip
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    # value loss
+    v_loss = (newvalue - mb["returns"]).square()
+    if args.clip_vloss:
+        change = (newvalue - mb["values"]).clamp(-args.clip_coef, args.clip_coef)
+        v_loss_clipped = (mb["values"] + change - mb["returns"]).square()
+        v_loss = torch.max(v_loss, v_loss_clipped)
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+def compute_gradients(agent, batch, args, mb_inds):
+    """Sets the parameters' .grad to the clipped gradient of a minibatch.
+
+    batch: fields (B, ...) of the storage; mb_inds: (M,), the minibatch's rows.
+    Returns LOSSES, (7,); grad_norm is that before clipping.
+    """
+    mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
+    probs, newvalue = agent(mb["obs"])
+    newlogprob = probs.log_prob(mb["actions"])
+    loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
+    loss.backward()
+    # foreach=False: so few tensors need no batching
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def train_epoch(agent, optimizer, batch, args, b_inds):
+    """Takes a gradient step on each minibatch.
+
+    b_inds: (B / M, M), the rows of each minibatch. Returns the LOSSES of each, (B / M, 7).
+    """
+    losses = []
+    for mb_inds in b_inds:
+        optimizer.zero_grad()
+        losses.append(compute_gradients(agent, batch, args, mb_inds))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+# fast, both: calling PyTorch takes longer than computing so small a network
+def in_numpy(layer):
+    """A layer, or a Sequential, as a function of an array, with the weights that it has now.
+
+    One that is neither Linear nor Tanh is called as it is, in PyTorch.
+    """
+    if type(layer) is nn.Sequential:
+        functions = [in_numpy(inner) for inner in layer]
+
+        def chain(x):
+            for function in functions:
+                x = function(x)
+            return x
+
+        return chain
+    if type(layer) is nn.Linear and layer.bias is not None:
+        w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+        return lambda x: x @ w.T + b
+    if type(layer) is nn.Tanh:
+        return np.tanh
+    return lambda x: layer(torch.from_numpy(x)).detach().numpy()
+
+
+# fast, both: the actions of a rollout without PyTorch
+@torch.no_grad()
+def numpy_act(act, agent, obs):
+    """act for the next rollout, by the agent's own layers and from the same random numbers.
+
+    obs: (T + 1, N, D); row 0 comes next.
+    subtle: before each rollout it is held against act, on some rows. So a fork that changes the
+    network, the policy or what is drawn is seen: act itself acts then, and a warning says so. An
+    act that acts otherwise later in a rollout, as by counting its calls, is not.
+    """
+    try:
+        host = copy.deepcopy(agent).cpu() if obs.is_cuda else agent  # sync
+        actor = in_numpy(host.actor)
+        rows = obs[:: len(obs) // 8 + 1].flatten(0, 1).cpu()  # (up to 8 * N, D); sync
+        nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
+        logits, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
+        # rounding parts the two by no more than a change in the sixth digit of some inputs does
+        rounding = 1e-4, 1e-4 + (nudged - logits).abs().max().item()
+        logits = logits.log_softmax(-1)  # (rows, A)
+        with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            state = torch.get_rng_state()
+            others = random.getstate(), np.random.get_state()
+            action = act(host, rows)
+            drawn = torch.get_rng_state()
+            torch.set_rng_state(state)
+            scores = logits - torch.empty_like(logits).exponential_().log()
+            same = torch.equal(drawn, torch.get_rng_state()) and others[0] == random.getstate()
+            same &= all(map(np.array_equal, others[1], np.random.get_state()))
+            random.setstate(others[0])
+            np.random.set_state(others[1])
+        # act takes the highest score, or what rounding makes of a tie
+        taken = scores.gather(-1, action[:, None])
+        same &= torch.allclose(taken, scores.amax(-1, keepdim=True), *rounding)
+        same &= torch.allclose(logits, host.policy(rows).logits, *rounding)
+        if not same:
+            raise ValueError("act does not just sample from the actor's logits")
+        noise = torch.empty((len(obs) - 1, obs.shape[1], logits.shape[-1]), device=obs.device)
+        for row in noise:  # as probs.sample() draws it, which takes the argmax of probs / noise
+            row.exponential_()
+        log_noise = iter(noise.log().cpu().numpy())  # sync
+
+        def sample(agent, obs):
+            logits = actor(obs.cpu().numpy())  # sync
+            return torch.from_numpy((logits - next(log_noise)).argmax(-1)).to(obs.device)  # sync
+
+        return sample
+    except Exception as error:  # what a fork's network raises is its own affair
+        warnings.warn(f"PyTorch acts, some 0.1 ms a step slower: {error}", stacklevel=2)
+        return act
+
+
+# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
+def numbers(agent, optimizer, *inputs):
+    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
+
+
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
+# the graph captured
+def captured(train_epoch, *inputs):
+    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+    frozen = numbers(*inputs)
+
+    def epoch(*arguments):
+        if numbers(*inputs) == frozen:
+            return graph(arguments[-1])
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
+        return train_epoch(*arguments)
+
+    return epoch
+
+
+# Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
+
+
+def parse_args():
+    """Returns Args and, with --resume, that run's checkpoint, whose arguments are the defaults."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    run_dir = parser.parse_known_args()[0].resume
+    if run_dir is None:
+        return tyro.cli(Args), None
+    checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    if checkpoint["format"] != FORMAT:
+        sys.exit(f"{run_dir} is a run of {checkpoint['format']}, not of {FORMAT}")
+    saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+    return tyro.cli(Args, default=Args(**saved)), checkpoint
+
+
+def open_run(args, global_step):
+    """Creates the run's folder, or takes that of --resume; returns it and a TensorBoard writer."""
+    started = time.strftime("%y%m%d-%H%M%S")
+    name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
+    run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
+    run_dir = os.path.abspath(run_dir)
+    os.makedirs(run_dir, exist_ok=args.resume is not None)
+    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(run_dir),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    return run_dir, writer
+
+
+def save_checkpoint(run_dir, state):
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    torch.save(state, f"{run_dir}/checkpoint.tmp")
+    os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
+
+
+def catch_signals(received):
+    """The first Ctrl+C or SIGTERM adds its number to `received`; a second one kills the run."""
+
+    def handler(signum, frame):
+        received.append(signum)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with suppress(OSError):  # a console that is gone
+            os.write(2, b"\nstopping after this iteration\n")
+
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
+
+
+if __name__ == "__main__":
+    args, checkpoint = parse_args()
+    global_step = checkpoint["global_step"] if checkpoint else 0
+    # rounded up, so that a run resumed with other sizes takes no more steps than total_timesteps
+    first_iteration = -(-global_step // args.batch_size) + 1
+    if first_iteration > args.num_iterations:
+        sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
+    T, N = args.num_steps, args.num_envs
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    # fast, both: what was asked for and can run here
+    cudagraphs = args.cudagraphs and device.type == "cuda"
+    mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
+    if args.cudagraphs and not cudagraphs:
+        print("--cudagraphs needs a CUDA device: running without")
+    print(f"mode: {mode}")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    random.seed(args.seed + global_step)  # for environments that draw from it
+    np.random.seed((args.seed + global_step) % 2**32)
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    # environments; runs with different seeds share no episode, and a resumed run plays new ones
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # 31 bits
+    envs = make_envs(args, seeds)
+    next_obs, _ = envs.reset()
+
+    # agent and optimizer; fused: one kernel steps all parameters
+    agent = Agent(envs).to(device)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
+    episodic_returns = []
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
+    if checkpoint:
+        agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments; its learning rate and epsilon are this run's
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        episodic_returns = checkpoint["episodic_returns"]
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
+
+    # storage: rows 0 to T - 1 are the steps of a rollout. Row T holds the observation after the
+    # last step: its value bootstraps, and it becomes row 0 of the next rollout
+    storage = {
+        "obs": torch.zeros((T + 1, N, *envs.single_observation_space.shape), device=device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+    }
+    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
+    obs = storage["obs"]
+    actions = storage["actions"]
+    obs[T] = torch.from_numpy(next_obs)
+    # rewards and flags stay on the host, where advantages are computed
+    rewards = np.zeros((T, N))
+    dones = np.zeros((T + 1, N))
+    terminations = np.zeros((T + 1, N))
+    valid = np.zeros((T, N), dtype=bool)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
+
+    # --stagger: where episodes end by their time limit alone, all would end in the same step for
+    # ever. So environment i is reset once more, at the start of iteration restarts[i]; these are
+    # spread over the length of an episode. Those of the first iteration are not reset again.
+    phases = -(-envs.spec.config.max_episode_steps // T)  # rollouts in the longest episode
+    restarts = first_iteration + args.stagger * (np.arange(N) * phases // N)  # (N,)
+
+    # fast, both: network, loss, backward and clipping become one call, of fused kernels;
+    # train_epoch calls it by its old name
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        compute_gradients = torch.compile(compute_gradients)
+
+    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
+    if cudagraphs:
+        optimizer.param_groups[0]["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
+
+    # fast, both: NumPy acts, where it does what act does; act is then the name of NumPy's
+    numpy_acting = args.numpy_acting and mode != "eager"
+    torch_act = act
+
+    run_dir, writer = open_run(args, global_step)
+    total = args.num_iterations * args.batch_size
+    progress = tqdm(total=total, initial=global_step, unit="step", unit_scale=True)
+    stop_signals = []
+    sps = None
+    for iteration in range(first_iteration, args.num_iterations + 1):
+        if iteration == first_iteration + args.measure_burnin:
+            start_time, start_step = time.time(), global_step
+
+        # Rollout
+        obs[0] = obs[T]
+        dones[0] = dones[T]
+        anew = (restarts == iteration) & (iteration > first_iteration)  # (N,)
+        if anew.any():  # the rollout before has bootstrapped from their last observation
+            first_obs, _ = envs.reset(options={"reset_mask": anew})  # of these alone
+            obs[0, anew] = torch.from_numpy(first_obs).to(obs)  # sync
+            dones[0, anew] = running_returns[anew] = running_lengths[anew] = 0
+        # fast, both: derived anew, from the agent as it is now
+        if numpy_acting:
+            act = numpy_act(torch_act, agent, obs)
+        for step in range(T):
+            action = act(agent, obs[step])
+            actions[step] = action
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
+            rewards[step] = reward
+            valid[step] = dones[step] == 0
+            dones[step + 1] = terminated | truncated
+            terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += N
+            running_returns += reward * valid[step]
+            running_lengths += valid[step]
+            for i in np.flatnonzero(dones[step + 1]):
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
+
+        # Advantages
+        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
+            probs, storage["values"][:] = agent(storage["obs"])
+            storage["logprobs"][:] = probs.log_prob(storage["actions"])
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        returns = advantages + values[:T]
+        storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
+        storage["returns"][:T] = torch.from_numpy(returns)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
+
+        # Update
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
+            approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+            if args.target_kl is not None and approx_kl > args.target_kl:  # sync
+                break
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+
+        # Log
+        for name, value in zip(LOSSES, losses, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        var_returns = returns[valid].var() if valid.any() else 0.0
+        explained_var = 1 - advantages[valid].var() / var_returns if var_returns > 0 else np.nan
+        writer.add_scalar("losses/explained_variance", explained_var, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        if iteration >= first_iteration + args.measure_burnin:
+            sps = round((global_step - start_step) / (time.time() - start_time))
+            writer.add_scalar("charts/SPS", sps, global_step)
+        # at least N: of N episodes that start together, the short ones end first
+        recent = episodic_returns[-max(100, N) :]
+        mean_return = float(np.mean(recent)) if recent else None
+        score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+            progress.update(args.batch_size)
+
+        # Checkpoint
+        if not np.isfinite(losses).all():  # before they are saved
+            raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
+        # subtle: read once; a signal between save and break would end the run unsaved
+        last = iteration == args.num_iterations or len(stop_signals) > 0
+        if last or iteration % args.checkpoint_interval == 0:
+            state = {
+                "format": FORMAT,
+                "args": asdict(args),
+                "global_step": global_step,
+                "episodic_returns": episodic_returns,
+                "agent": agent.state_dict(),
+                "adam": optimizer.state_dict()["state"],
+                "rng": {device.type: rng.get_rng_state()},
+            }
+            writer.flush()  # else a killed run's curves end before its checkpoint
+            save_checkpoint(run_dir, state)
+        if last:
+            break
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
+            catch_signals(stop_signals)
+
+    summary = {
+        "script": os.path.basename(__file__).removesuffix(".py"),
+        "args": asdict(args),
+        "device": device.type,
+        # fast, both: for tables of speed
+        "mode": mode,
+        "global_step": global_step,
+        "complete": iteration == args.num_iterations,
+        "sps": sps,
+        "mean_return": mean_return,
+        "episodes": len(episodic_returns),
+    }
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    writer.close()
+    progress.close()
+    speed = f", {sps} steps/s" if sps else ""
+    print(f"{run_dir}: {score}{speed}")
+    envs.close()
+    if not summary["complete"]:
+        sys.exit(128 + stop_signals[0])

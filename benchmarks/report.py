@@ -97,6 +97,7 @@ def parts(folder: Path) -> dict[str, str]:
         "claim": claim,
         "thesis": thesis,
         "commands": learning and tables.thesis_commands(learning),
+        "front": together and tables.front(together),
         "speedup": together and tables.speedup(together),
         "break_even": together and tables.break_even(together),
         "devices": gpu and tables.devices(gpu, together),

@@ -83,12 +83,17 @@ def attention(p, obs, memory):
     return linear(p, "actor", x), linear(p, "critic", x)[:, 0], memory
 
 
-def two_perceptrons(p, obs, memory):
+def two_perceptrons(p, obs, memory, bend=torch.tanh):
     """obs (M, D) -> logits or means (M, A), values (M,), of networks named actor(_...), critic."""
     nets = sorted({key.split(".")[0] for key in p if "." in key})
-    hidden = [linear(p, f"{net}.2", linear(p, f"{net}.0", obs).tanh()).tanh() for net in nets]
+    hidden = [bend(linear(p, f"{net}.2", bend(linear(p, f"{net}.0", obs)))) for net in nets]
     head, value = [linear(p, f"{net}.4", x) for net, x in zip(nets, hidden, strict=True)]
     return head, value[:, 0], memory
+
+
+def two_elu_perceptrons(p, obs, memory):
+    """The same, with exponential linear units (arXiv:1511.07289)."""
+    return two_perceptrons(p, obs, memory, lambda x: x.clamp(min=0) + x.clamp(max=0).expm1())
 
 
 def two_values(p, obs, memory):

@@ -259,6 +259,11 @@ CONTINUOUS = dict(
     games=reference.Gymnasium,
     normalise=True,
 )
+MANY = CONTINUOUS | dict(
+    script="ppo_continuous_action_envpool",
+    network=reference.two_elu_perceptrons,
+    games=reference.ManyEnvs,
+)
 CARTPOLE = dict(
     script="ppo",
     start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (2, 64)]",
@@ -424,7 +429,7 @@ JOBS = {
         ),
     ),
     "many": Job(
-        **CONTINUOUS | dict(script="ppo_continuous_action_envpool", games=reference.ManyEnvs),
+        **MANY,
         patch=(envpool, "make", partial(envpool.make, max_episode_steps=20)),
         flags=ON | dict(
             seed=3, env_id="Hopper-v4", num_envs=8, num_steps=15, total_timesteps=360,
@@ -453,7 +458,7 @@ JOBS = {
         ),
     ),
     "cheetah_run": Job(
-        **CONTINUOUS | dict(script="ppo_continuous_action_envpool", games=reference.ManyEnvs),
+        **MANY,
         patch=(envpool, "make", partial(envpool.make, max_episode_steps=20)),
         flags=OFF | dict(
             seed=2, env_id="CheetahRun-v1", num_envs=4, num_steps=15, total_timesteps=180,

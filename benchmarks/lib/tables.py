@@ -166,6 +166,30 @@ def speeds(sessions: list[list[dict]]) -> str:
     return f"{rows_of(header, rows, text=2)}\n\n*{how}.*"
 
 
+def front(sessions: list[list[dict]]) -> str:
+    """The front page's steps/s: a row a system, a column a task, with the share of the simulator."""
+    tasks = ["ppo", "ppo_continuous_action", MANY, "ppo_atari_envpool"]
+    names = [FAST_VERSION, EAGER_VERSION, f"{LEANRL} --compile", CLEANRL, SB3]
+    found = {same[0]["pair"]: same for same in sessions}
+    shown = [name for name in tasks if name in found]
+    rows = [[name] for name in [*names, NAMES["simulator"]]]
+    for name in shown:
+        systems = of_systems(found[name])
+        alone = [r for r in found[name] if r["variant"] == "simulator"]
+        for row in rows:
+            runs = alone if row[0] == NAMES["simulator"] else systems.get(row[0], [])
+            share = f" ({times(runs, alone)})" if runs and runs is not alone else ""
+            row.append(f"{float(f'{sps(runs):.3g}'):,.0f}{share}" if runs else "")
+    runs = [r for name in shown for r in found[name]]
+    how = f"{machine(runs[0])}, {when(runs)}; medians of {rounds(runs)} interleaved rounds"
+    how += commits_of_old(runs, "; by the scripts of commit {}")
+    header = [""]
+    for name in shown:
+        env_id, envs = defaults(name)["env_id"], defaults(name)["num_envs"]
+        header.append(f"{env_id}, {envs} environment{'s' * (envs > 1)}")
+    return f"{rows_of(header, rows)}\n\n*Steps/s, in brackets over those of the simulator; {how}.*"
+
+
 def speedup(sessions: list[list[dict]]) -> str:
     """By how much fast versions are faster than eager ones, from the least pair to the most, and
     than what others have compiled too."""

@@ -71,7 +71,7 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 gym.logger.min_level = gym.logger.ERROR  # no warnings about the bounds of EnvPool's spaces
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_continuous_action_envpool"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_continuous_action_envpool 2"  # of checkpoints: for --resume, ppo_eval.py
 
 
 @dataclass

@@ -105,9 +105,14 @@ def find_script(run, kind):
         path = os.path.join(folder, "script.py")
         if os.path.exists(path) and os.path.exists(os.path.join(folder, "checkpoint.pt")):
             return path, ""
-    path = os.path.join(PPO, f"{kind}.py")
-    if not re.fullmatch(r"\w+", kind) or not os.path.exists(path):
+    name = kind.partition(" ")[0]  # of some kinds there was another network, and a number tells
+    path = os.path.join(PPO, f"{name}.py")
+    if not re.fullmatch(r"\w+", name) or not os.path.exists(path):
         raise CannotPlay(f"{run} has no script.py, and there is no {path}: name one with --script")
+    with open(path, encoding="utf-8") as file:
+        today = re.search(r'(?m)^FORMAT = "(.+?)"', file.read())[1]
+    if " " in today and kind != today:
+        raise CannotPlay(f"{run} has no script.py, and {path} another network: see --script")
     return path, "; the run is from before scripts were kept: did a fork train it? See --script"
 
 
@@ -184,7 +189,7 @@ def load(run, script=None):
     """
     try:
         checkpoint = torch.load(f"{run}/checkpoint.pt", map_location=CPU, weights_only=True)
-        kind = checkpoint["format"].partition(" ")[0]  # it once had a number: "ppo 2"
+        kind = checkpoint["format"]
         dict(checkpoint["agent"]), checkpoint["args"]["env_id"]
     except Exception as error:  # what a damaged file raises depends on its bytes
         raise CannotPlay(f"{run}: no checkpoint that can be read ({error!r})") from error

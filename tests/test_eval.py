@@ -309,6 +309,23 @@ def test_a_script_that_cannot_play(what, runs, tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} <= {"checkpoint.pt", "script.py"}
 
 
+def test_a_run_of_an_older_network(tmp_path, monkeypatch, capsys):
+    """Whose weights fit today's, but whose activation was another one: no script, no score."""
+    path = PPO / "ppo_continuous_action_envpool.py"
+    run_main(path.stem, *TINY, "--env-id", "Pendulum-v1", runs_dir=tmp_path)
+    (run_dir,) = tmp_path.iterdir()
+    checkpoint = checkpoint_of(run_dir)
+    assert checkpoint["format"].endswith(" 2")
+    checkpoint["format"] = checkpoint["format"].removesuffix(" 2")
+    torch.save(checkpoint, run_dir / "checkpoint.pt")
+    (run_dir / "script.py").unlink()
+    capsys.readouterr()
+    assert evaluate(monkeypatch, run_dir, "--episodes", 1) == 2
+    assert f"{path} another network: see --script" in said(capsys.readouterr().err)
+    with pytest.raises(SystemExit, match="not of ppo_continuous_action_envpool 2"):
+        run_main(path.stem, "--resume", run_dir, "--total-timesteps", 96, runs_dir="unused")
+
+
 def test_a_run_without_a_script(runs, tmp_path, monkeypatch, capsys):
     """As runs were before: the project's script plays if the weights fit, which is said; another
     one on request. A checkpoint in a folder of its run's has that run's script."""

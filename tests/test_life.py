@@ -20,6 +20,7 @@ from helpers import (
     PPO,
     TINY,
     insert,
+    load,
     run_main,
     run_script,
     scalars,
@@ -232,7 +233,7 @@ def test_a_run_of_another_script_is_left(name, other, tmp_path):
     more = ["--resume", run_dir, "--total-timesteps", 64]
     with pytest.raises(SystemExit) as ended:
         run_main(other, *more, runs_dir="unused")
-    assert ended.value.code == f"{run_dir} is a run of {name}, not of {other}"
+    assert ended.value.code == f"{run_dir} is a run of {name}, not of {load(other).FORMAT}"
     assert {path.name: path.read_bytes() for path in run_dir.iterdir()} == before
     run = run_main(f"{name}_torchcompile", *more, runs_dir="unused")
     assert (

@@ -167,7 +167,7 @@ def speeds(sessions: list[list[dict]]) -> str:
 
 
 def front(sessions: list[list[dict]]) -> str:
-    """The front page's steps/s: a row a system, a column a task, with the share of the simulator."""
+    """The front page's steps/s: a row a system, a column a task, with the simulator's share."""
     tasks = ["ppo", "ppo_continuous_action", MANY, "ppo_atari_envpool"]
     names = [FAST_VERSION, EAGER_VERSION, f"{LEANRL} --compile", CLEANRL, SB3]
     found = {same[0]["pair"]: same for same in sessions}

@@ -5,7 +5,7 @@
 
 Not here: MuJoCo on the host, which on a CPU is faster (ppo_continuous_action_envpool.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's
-ppo_continuous_action.py; tasks, gymnasium/envs/mujoco/*_v5.py; defaults, the script on EnvPool's.
+ppo_continuous_action.py; tasks, gymnasium/envs/mujoco/*_v5.py; defaults, version 0.1's on EnvPool.
 
 Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N rows, M minibatch.
 `sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:

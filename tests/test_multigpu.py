@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from unittest import mock
 
 import envpool
@@ -365,3 +368,78 @@ def test_the_graph_goes_before_the_group(error, tmp_path):
     events = ("graph gone", "group ends", "exit goes on")
     lines = [line for line in done.stdout.splitlines() if line in events]
     assert lines == (["graph gone", "exit goes on"] if error else list(events))
+
+
+@pytest.fixture
+def two_machines():
+    """Two network namespaces that are joined, a and b; as torchrun on node 0 or 1."""
+    pytest.importorskip("pwd")
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("needs root and iproute2")
+
+    def ip(*words):
+        return subprocess.run(["ip", *words], capture_output=True, text=True)
+
+    names = [f"ppo_{os.getpid()}_{k}" for k in range(2)]
+    links = [f"p{os.getpid() % 10**6}{'ab'[k]}" for k in range(2)]
+    made = [ip("netns", "add", name) for name in names]
+    joined = ["type", "veth", "peer", "name", links[1], "netns", names[1]]
+    made.append(ip("link", "add", links[0], "netns", names[0], *joined))
+    for k, (name, link) in enumerate(zip(names, links, strict=True)):
+        made.append(ip("-n", name, "addr", "add", f"10.77.0.{k + 1}/24", "dev", link))
+        made += [ip("-n", name, "link", "set", dev, "up") for dev in (link, "lo")]
+    if any(done.returncode for done in made):
+        [ip("netns", "del", name) for name in names]
+        pytest.skip(f"no namespaces: {[done.stderr for done in made if done.returncode]}")
+
+    def start(k, cwd, *flags):
+        words = ["ip", "netns", "exec", names[k], sys.executable, "-m", "torch.distributed.run"]
+        words += ["--nnodes", 2, "--nproc-per-node", 1, "--node-rank", k]
+        words += ["--master-addr", "10.77.0.1", "--master-port", 29501]
+        env = os.environ | {"GLOO_SOCKET_IFNAME": links[k], "OMP_NUM_THREADS": "1"}
+        cwd.mkdir(exist_ok=True)
+        words = map(str, [*words, PPO / f"{EAGER}.py", *SMALL, *flags])
+        with open(cwd / "out", "w") as out, open(cwd / "err", "w") as err:
+            return subprocess.Popen([*words], cwd=cwd, env=env, stdout=out, stderr=err)
+
+    def kill(k):
+        for pid in ip("netns", "pids", names[k]).stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    yield SimpleNamespace(start=start, kill=kill)
+    for k, name in enumerate(names):
+        kill(k)
+        ip("netns", "del", name)
+
+
+@pytest.mark.slow
+def test_two_machines(two_machines, tmp_path):
+    """The weights of two ranks on one machine, bit for bit, and nothing is written on the second
+    one. When that is killed, the first one ends and says so, and a process alone goes on."""
+    folders = [tmp_path / name for name in "ab"]
+    more = "--total-timesteps", 160
+    started = [two_machines.start(k, folder, *more) for k, folder in enumerate(folders)]
+    for process, folder in zip(started, folders, strict=True):
+        status, _, err = ended(process, folder)
+        assert status == 0, err
+    (tmp_path / "one").mkdir()
+    process = torchrun(2, PPO / f"{EAGER}.py", *SMALL, *more, cwd=tmp_path / "one")
+    assert ended(process, tmp_path / "one")[0] == 0
+    found, expected = checkpoint(folders[0]), checkpoint(tmp_path / "one")
+    assert all(torch.equal(x, expected["agent"][key]) for key, x in found["agent"].items())
+    assert not (folders[1] / "runs").exists()
+
+    shutil.rmtree(folders[0] / "runs")
+    more = "--total-timesteps", 10**7, "--checkpoint-interval", 1
+    process, _ = (two_machines.start(k, folder, *more) for k, folder in enumerate(folders))
+    deadline = time.monotonic() + 300
+    while not [*folders[0].glob("runs/*/*.pt")]:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    two_machines.kill(1)
+    status, _, err = ended(process, folders[0], timeout=60)
+    assert status != 0 and re.search("Connection (closed|reset) by peer", err), err
+    (run_dir,) = (folders[0] / "runs").iterdir()
+    step = checkpoint(folders[0])["global_step"]
+    run = run_main(EAGER, "--resume", run_dir, "--total-timesteps", step + 32, runs_dir="unused")
+    assert run.summary["complete"] and run.first_iteration == step // 32 + 1

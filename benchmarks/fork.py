@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lib.pairs import versions
+from lib.pairs import PAIRS, versions
 from lib.records import ROOT, Failure
 
 IDEAS = ROOT / "ppo" / "ideas"
@@ -85,6 +85,19 @@ def idea(given: str) -> Path:
     return path
 
 
+def heading(patch: Path) -> dict[str, str]:
+    """What a patch of ppo/ideas says at its head: Source, Fits, Off, Flags."""
+    head = re.sub(r"(?m)^# ?", "", patch.read_text().partition("\n--- ")[0])
+    found = re.findall(r"(?ms)^(Source|Fits|Off|Flags): (.+?)(?=^\w+: |\Z)", head)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def fits(patch: Path, name: str) -> bool:
+    """Whether a patch names a pair of ppo/, or leaves it open."""
+    words = re.findall(r"\w+", heading(patch).get("Fits", "every"))
+    return name not in PAIRS or (name in words) != (words[0] == "every")
+
+
 def near(path: Path) -> str:
     """A path as it is typed here: from this folder on, or from home on, or whole."""
     for folder, shown in ((Path.cwd(), ""), (Path.home(), "~/")):
@@ -120,6 +133,10 @@ def main() -> int:
     try:
         sources, texts = versions(args.name), {}
         patches = [*map(idea, args.patch)]
+        for patch in patches:
+            if sources[0].parent == ROOT / "ppo" and not fits(patch, sources[0].stem):
+                said = heading(patch)["Fits"]
+                raise Failure(f"{near(patch)} is not for {sources[0].stem}. It fits {said}")
         for path in mine:
             if path.exists():
                 raise Failure(f"{near(path)} is there already, and stays as it is")
@@ -150,10 +167,11 @@ def main() -> int:
         return 2
     run, (eager, fast), source = near(ROOT / "run.sh"), map(near, mine), near(sources[0])
     run = run if "/" in run else f"./{run}"
+    more = "".join(f" {heading(patch)['Flags']}" for patch in patches if "Flags" in heading(patch))
     print(f"{eager} and {fast} are written. Next:")
     for what, line in (
-        ("train", f"{run} {eager}"),
-        ("", f"{run} {fast} --compile"),
+        ("train", f"{run} {eager}{more}"),
+        ("", f"{run} {fast} --compile{more}"),
         ("diff", f"diff -u {source} {eager}"),
         ("", f"diff -u {eager} {fast}"),
         ("check", f"{run} check {eager} --compile"),

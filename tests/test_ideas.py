@@ -3,10 +3,11 @@
 import re
 import warnings
 
+import fork
 import gymnasium as gym
 import numpy as np
 import pytest
-from fork import IDEAS, apply
+from fork import IDEAS, apply, heading
 from helpers import PAIRS, PPO, TINY, run_main
 from lib.parity import VECTORS, assert_close, assert_the_same, curves
 from test_parity import job, short_games  # noqa: F401 - a fixture
@@ -17,18 +18,9 @@ NAMES = [eager for eager, _ in PAIRS]
 LINES = 30  # at most, changed
 
 
-def header(path):
-    """What stands before a patch's first file name: {"Fits": ..., "Source": ...} and the rest."""
-    head = path.read_text().partition("--- a/")[0]
-    text = re.sub(r"(?m)^# ?", "", head)
-    return dict(re.findall(r"(?m)^(\w+): ((?:.+\n?(?!\w+: ))+)", text))
-
-
 def fits(path):
-    """The scripts that a patch names: all of them, or all but some."""
-    words = re.findall(r"\w+", header(path)["Fits"])
-    named = [word for word in words if word in NAMES]
-    return [name for name in NAMES if name not in named] if words[0] == "every" else named
+    """The scripts that a patch names: some, or every one but some."""
+    return [name for name in NAMES if fork.fits(path, name)]
 
 
 def edit(patch, folder):
@@ -51,7 +43,7 @@ IDEA = [pytest.param(path, id=path.stem) for path in sorted(IDEAS.glob("*.patch"
 def test_the_form_of_a_patch(path, tmp_path):
     """Says what it is, its source and which scripts it fits; it is short, and applies to both
     versions of every script that it names."""
-    said, text = header(path), path.read_text()
+    said, text = heading(path), path.read_text()
     assert said["Source"] and fits(path)
     body = text[text.index("\n@@") :]
     assert 1 <= len(re.findall(r"(?m)^[+-]", body)) <= LINES
@@ -96,10 +88,10 @@ SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2
 def test_both_versions_have_the_idea(path, tmp_path):
     """They agree to the last bit without flags; turned off it is as if there were no patch, and
     turned on it is not."""
-    off = header(path).get("Off", "").split()
+    off = heading(path).get("Off", "").split()
     for eager in representative(fits(path)):
         change = edit(path, tmp_path / eager)
-        flags = [*SIZES, *header(path).get("Flags", "").split(), *SHOWN.get(path.stem, [])]
+        flags = [*SIZES, *heading(path).get("Flags", "").split(), *SHOWN.get(path.stem, [])]
         runs = [
             trained(name, flags, tmp_path / name, change)
             for name in (eager, f"{eager}_torchcompile")
@@ -123,7 +115,7 @@ def test_an_idea_is_compiled(idea, tmp_path):
     path = IDEAS / f"{idea}.patch"
     eager = representative(fits(path))[-1]
     change = edit(path, tmp_path)
-    flags = [*SIZES, *header(path).get("Flags", "").split(), *SHOWN.get(path.stem, [])]
+    flags = [*SIZES, *heading(path).get("Flags", "").split(), *SHOWN.get(path.stem, [])]
     one = trained(eager, flags, tmp_path / "eager", change)
     two = trained(f"{eager}_torchcompile", flags, tmp_path / "fast", change, "--compile")
     assert two.mode == "compile"
@@ -143,3 +135,24 @@ def test_the_best_policy_is_kept(tmp_path):
     again = run_main("ppo", *more, runs_dir="unused", edit=change)
     assert again.best == 1e3 > again.mean_return, "what is worse replaces nothing"
     assert torch.load(f"{run.run_dir}/best/checkpoint.pt", weights_only=True)["best"] == run.best
+
+
+def test_the_rate_follows_the_kl_divergence(tmp_path):
+    """Of the optimizer itself, which a resumed run has anew, from learning_rate on."""
+    change = edit(IDEAS / "kl_adaptive.patch", tmp_path)
+    flags = [*TINY, "--learning-rate", 1e-4, "--total-timesteps", 64]
+    run = run_main("ppo", *flags, runs_dir=tmp_path / "runs", edit=change)
+    again = run_main(
+        "ppo", "--resume", run.run_dir, "--total-timesteps", 128, runs_dir="unused", edit=change
+    )
+    for one in (run, again):
+        rate = one.optimizer.param_groups[0]["lr"].item()
+        assert rate > 2e-4, "slow, so that it rises by 1.5 an epoch"
+        assert one.lrnow == rate
+
+
+def test_an_idea_is_refused_where_it_makes_no_sense(tmp_path, monkeypatch, capsys):
+    """Though its lines would fit."""
+    monkeypatch.setattr("sys.argv", ["fork", "ppo", str(tmp_path / "mine"), "--patch", "rpo"])
+    assert fork.main() == 2 and "rpo.patch is not for ppo. It fits ppo_" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]

@@ -25,7 +25,17 @@ TEXTS = PAGES | {"run.sh": (ROOT / "run.sh").read_text()}
 texts = pytest.mark.parametrize("text", TEXTS.values(), ids=list(TEXTS))
 # flags of the tools that pages name, and CleanRL's that are not there
 OTHER_FLAGS = {"--help", "--logdir", "--load", "--save-model", "--upload-model", "--hf-entity"}
-OTHER_FLAGS |= {"--standalone", "--nproc-per-node", "--local-num-envs", "--device-ids", "--backend"}
+OTHER_FLAGS |= {
+    "--standalone",
+    "--nproc-per-node",
+    "--nnodes",
+    "--node-rank",
+    "--master-addr",
+    "--master-port",
+    "--local-num-envs",
+    "--device-ids",
+    "--backend",
+}
 
 
 def parse(text):

@@ -482,7 +482,7 @@ def test_the_thesis_is_of_seeds_that_all_systems_ran():
         (found,) = learning(variant, value, **one | now | {"seconds": seconds, **more})
         return [found | {"seed": seed, "versions": {"torch": "2"} | more.get("versions", {})}]
 
-    fast, many = f"{FAST}:compile", f"{choose.MANY}_torchcompile:compile"
+    fast, many = f"{FAST}:compile", f"{choose.MANY}_torchcompile:compile{choose.BEFORE}"
     found = run(fast, 1, 600.0, 1000.0, **before) + run(fast, 1, 300.0, 1000.0)
     found += run(fast, 2, 999.0, 3000.0, **before, cores=2) + run(fast, 9, 9.0, 9.0, **before)
     found += run(EAGER, 1, 540.0, 500.0, versions={"envpool": "1"})

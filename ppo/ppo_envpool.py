@@ -85,9 +85,9 @@ class Args:
     num_steps: int = 64  # T, steps per environment in a rollout
     stagger: bool = True  # restart environments once, early, so that their episodes end apart
     anneal_lr: bool = True  # decrease the learning rate linearly to 0
-    gamma: float = 0.99  # discount factor
-    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
-    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs * num_steps
+    gamma: float = 0.999  # discount factor
+    gae_lambda: float = 0.98  # lambda of generalised advantage estimation
+    num_minibatches: int = 16  # minibatches per epoch; must divide num_envs * num_steps
     update_epochs: int = 4  # epochs per rollout
     norm_adv: bool = True  # normalise advantages per minibatch
     clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± clip_coef

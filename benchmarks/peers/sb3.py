@@ -168,8 +168,9 @@ def main() -> None:
         envs = VecNormalize(envs, gamma=args.gamma)
     algorithm = MaskablePPO if hasattr(script, "action_masks") else PPO
     network = None
-    if given.script == "ppo_continuous_action_envpool":  # the others begin with 0, as SB3 does
+    if given.script == "ppo_continuous_action_envpool":  # the others begin as SB3 does, with tanh
         network = {"log_std_init": script.Agent(envs.venv.envs).actor_logstd[0, 0].item()}
+        network["activation_fn"] = nn.ELU
     if hasattr(script, "LSTM"):
         algorithm, network = RecurrentPPO, {"net_arch": []}
         if policy == "Cnn":

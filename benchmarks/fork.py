@@ -135,7 +135,7 @@ def main() -> int:
         patches = [*map(idea, args.patch)]
         for patch in patches:
             if sources[0].parent == ROOT / "ppo" and not fits(patch, sources[0].stem):
-                said = heading(patch)["Fits"]
+                said = heading(patch)["Fits"].rstrip(".")
                 raise Failure(f"{near(patch)} is not for {sources[0].stem}. It fits {said}")
         for path in mine:
             if path.exists():

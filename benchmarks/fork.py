@@ -146,11 +146,13 @@ def main() -> int:
                 copy.parent.mkdir(exist_ok=True)
                 copy.write_text(source.read_text())
                 for number, patch in enumerate(patches):
+                    text = copy.read_text()
                     try:
                         apply(patch, copy, near(source))
                     except Misfit:
                         if number == 0:
                             raise
+                        copy.write_text(text)  # hunks that fit were applied
                         copy.write_text(merged(patch, copy, source.read_text()))
                 texts[path] = copy.read_text()
         folder.mkdir(parents=True, exist_ok=True)

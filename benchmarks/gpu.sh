@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# What only a CUDA device can show, in parts of at most 4 minutes each, the most telling first.
+# What only a CUDA device can show, the most telling first; a part takes LIMIT seconds at most, or 240.
 #
 #   bash benchmarks/gpu.sh PART [RESULTS]   records go to RESULTS, or to benchmarks/results
 #   bash benchmarks/gpu.sh --dry-run        every command in small, uncompiled, on whatever is here;
 #                                           status 1 if one failed
 #
-# 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 Pong by the README's flags, seeds 1
-# to 3 as far as the time goes; 3 Breakout with 8, 64 and 256 games, vectors captured, eager and on
-# the CPU, and where the device's time goes. When a part's time is over, what still runs is
-# interrupted and what comes after it is left out; records are there as runs end. Part 2 again goes
-# on with its runs, which are in RUNS, or in RESULTS/runs. COMMIT is put down where git knows none.
+# 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 HalfCheetah-v5 in 4,096 worlds of
+# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the README's flags, seeds 1 to 3
+# as far as the time goes; 4 Breakout's other forms, vectors captured, eager and on the CPU, and where
+# the device's time goes. When a part's time is over, what still runs is interrupted and what comes
+# after it is left out; records are there as runs end. A part goes on with its runs of learning, which
+# are in RUNS, or in RESULTS/runs. COMMIT is put down where git knows none.
 # The copies that benchmarks/peers/cleanrl_leanrl.py makes join where PEERS names their folder.
 set -euo pipefail
 
@@ -17,8 +18,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 atari=ppo_atari_envpool fast=ppo_atari_envpool_torchcompile full=$fast:compile+cudagraphs
 pong="--num-envs 16 --num-minibatches 16 --update-epochs 3 --learning-rate 1e-3 --clip-coef 0.2"
 pong+=" --no-clip-vloss --vf-coef 4"
-rounds=3 iterations=16 steps=1800000 more="64 256" most=256 seeds="1 2 3" minutes=4 slow=90
-limit=240 workers=8 dry= failed=0
+warp=ppo_continuous_action_warp worlds=4096 warp_steps=16000000
+rounds=3 iterations=16 steps=1800000 many=64 most=256 seeds="1 2 3" minutes=4 slow=90
+limit=${LIMIT:-240} workers=${WORKERS:-8} dry= failed=0
 
 run() { # COMMAND..., within the part's time; what fails does not stop the part
   local left=$((until - SECONDS)) begin=$SECONDS
@@ -36,13 +38,19 @@ run() { # COMMAND..., within the part's time; what fails does not stop the part
 
 throughput() { run python3 benchmarks/throughput.py --results "$results" --timeout $slow "$@"; }
 
-beside() { # the peers of Breakout, as throughput.py's flags
-  local games=$((iterations * 8 * 128)) name=${fast#ppo_}
+learning() {
+  run python3 benchmarks/learning.py --results "$results" --minutes $minutes --jobs 1 \
+    --runs-dir "${RUNS:-$results/runs}" "$@"
+}
+
+beside() { # GAMES ITERATIONS: the peers of Breakout, as throughput.py's flags
+  local name=${fast#ppo_} games
+  games="--num-envs $1 --total-timesteps $(($2 * $1 * 128))"
   peers=()
   [ -n "${PEERS:-}" ] || return 0
   peers=(--peer-sps 'SPS: *([0-9.]+)'
-    --peer "LeanRL --compile --cudagraphs=python3 $PEERS/leanrl_ppo_$name.py --compile --cudagraphs --total-timesteps $games"
-    --peer "CleanRL=python3 $PEERS/cleanrl_$atari.py --total-timesteps $games")
+    --peer "LeanRL --compile --cudagraphs=python3 $PEERS/leanrl_ppo_$name.py --compile --cudagraphs $games"
+    --peer "CleanRL=python3 $PEERS/cleanrl_$atari.py $games")
 }
 
 part() {
@@ -51,21 +59,28 @@ part() {
     1)
       run python3 -m pytest -q -n $workers -p no:cacheprovider --show-capture=no -m gpu \
         ${dry:+--collect-only} tests/test_capture.py
-      beside
+      beside 8 $iterations
       throughput --rounds $rounds --iterations $iterations --variants $full "${peers[@]}"
       ;;
     2)
-      for seed in $seeds; do
-        run python3 benchmarks/learning.py --results "$results" --minutes $minutes --jobs 1 \
-          --runs-dir "${RUNS:-$results/runs}" --env-ids Pong-v5 --seeds "$seed" \
-          --total-timesteps $steps --variants "$full $pong"
-      done
+      learning --env-ids HalfCheetah-v5 --seeds 1 --total-timesteps $warp_steps --variants \
+        "${warp}_torchcompile:compile+cudagraphs --num-envs $worlds --num-steps 16"
+      throughput --rounds 1 --num-envs $worlds --variants ${warp}_torchcompile:compile+cudagraphs \
+        ${warp}_torchcompile:cudagraphs+no-rollout-graph
+      beside $many $((iterations / 2))
+      throughput --rounds $((rounds - 1)) --iterations $((iterations / 2)) --num-envs $many \
+        --variants $full "${peers[@]}"
       ;;
     3)
+      for seed in $seeds; do
+        learning --env-ids Pong-v5 --seeds "$seed" --total-timesteps $steps --variants "$full $pong"
+      done
+      ;;
+    4)
       throughput --rounds 1 --iterations $iterations --variants $full $full+bfloat16 $fast:cudagraphs \
         $fast:compile $atari
-      throughput --rounds 1 --iterations $((iterations / 2)) --num-envs $more --variants $full $atari
-      for name in ppo_continuous_action ppo_continuous_action_envpool; do
+      throughput --rounds 1 --iterations $((iterations / 2)) --num-envs $most --variants $full $atari
+      for name in ppo_continuous_action ppo_continuous_action_envpool ppo_envpool; do
         throughput --rounds 1 --iterations $iterations --variants ${name}_torchcompile:compile+no-cuda \
           ${name}_torchcompile:compile+cudagraphs $name
       done
@@ -77,19 +92,19 @@ part() {
 
 if [ "${1:-}" = --dry-run ]; then
   export TORCH_COMPILE_DISABLE=1 dry=1
-  rounds=1 iterations=8 steps=8192 more="2 4" most=2 seeds=1 slow=3600 limit=3600 workers=2
+  rounds=2 iterations=8 steps=8192 many=2 most=4 seeds=1 worlds=4 warp_steps=4096 slow=3600 limit=3600 workers=2
   results=$(mktemp -d)
   trap 'rm -rf "$results"' EXIT
-  for number in 1 2 3; do
+  for number in 1 2 3 4; do
     echo "== part $number"
     part $number
   done
   exit $failed
-elif [[ ${1:-} == [1-3] ]]; then
+elif [[ ${1:-} == [1-4] ]]; then
   results=${2:-benchmarks/results}
   mkdir -p "$results"
   part "$1"
 else
-  echo "usage: bash benchmarks/gpu.sh 1|2|3 [RESULTS], or --dry-run" >&2
+  echo "usage: bash benchmarks/gpu.sh 1|2|3|4 [RESULTS], or --dry-run" >&2
   exit 2
 fi

@@ -102,6 +102,7 @@ def parts(folder: Path) -> dict[str, str]:
         "break_even": together and tables.break_even(together),
         "devices": gpu and tables.devices(gpu, together),
         "small": gpu and tables.small(gpu),
+        "worlds": gpu and tables.worlds(gpu),
         "which": tables.which(learning),
         "speeds": together and tables.speeds(together),
         "returns": learning and tables.returns(learning),

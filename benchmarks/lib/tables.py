@@ -287,7 +287,8 @@ def small(gpu: list[dict]) -> str:
     header, rows, shown = ["script"], [], []
     for side in sides:
         header += [f"{what} {side}" for what in (FAST_VERSION, EAGER_VERSION)]
-    for (name,), same in groups([r for r in gpu if "atari" not in r["pair"]], "pair").items():
+    found = [r for r in gpu if "atari" not in r["pair"] and "warp" not in r["pair"]]
+    for (name,), same in groups(found, "pair").items():
         rows.append([f"`{name}`"])
         for end in itertools.chain(*sides.values()):
             runs = [r for r in same if r["variant"] == name + end]
@@ -295,6 +296,23 @@ def small(gpu: list[dict]) -> str:
             shown += runs
     how = f"{machine(shown[0])}, {cores(shown[0]['cores'])} for each run; {rounds(shown)} round, "
     how += when(shown) + commits_of_old(shown, ", by the scripts of commit {}")
+    return f"{rows_of(header, rows)}\n\n*{how}.*"
+
+
+def worlds(gpu: list[dict]) -> str:
+    """MuJoCo Warp on a GPU: steps/s of the newest session, with their share of the simulator."""
+    sessions = groups([r for r in gpu if "warp" in r["pair"]], "session")
+    same = sessions[max(sessions)]
+    alone = [r for r in same if r["variant"] == "simulator"]
+    rows = []
+    for (variant,), runs in groups(same, "variant").items():
+        name, _, flags = variant.partition(":")
+        script = NAMES.get(name) or f"`{name} {' '.join(f'--{x}' for x in flags.split('+'))}`"
+        wait = [f"{x:.0f}" for x in values(runs, "startup_s")] or [""]
+        rows.append([script, f"{sps(runs):,.0f}", times(runs, alone), wait[-1]])
+    header = [f"{same[0]['num_envs']:,} worlds", "steps/s", "of the simulator", "start-up, s"]
+    how = f"{machine(same[0])}, {rounds(same)} round, {when(same)}"
+    how += commits_of_old(same, ", by the scripts of commit {}")
     return f"{rows_of(header, rows)}\n\n*{how}.*"
 
 

@@ -55,13 +55,13 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
         cases += [("on", "compile", f"{fast}:compile+no-physics-graph", {})]
         if cuda:
             cases += [("on", "CUDA graphs", f"{fast}:cudagraphs", {})]
-    elif "numpy_acting" not in flags:  # pixels with a memory
+    elif "bfloat16" in flags:  # pixels with a memory
         cases += [
             ("off", "without kept memory", full, NOT_KEPT),
             ("", "all on, and bfloat16", f"{full}+bfloat16", {}),
             ("on", "nothing but the file's other differences", fast, NOT_KEPT),
         ]
-    else:
+    elif "numpy_acting" in flags:
         cases += [
             ("off", "without acting in NumPy", f"{full}+no-numpy-acting", {}),
             ("on", "compile", f"{fast}:compile+no-numpy-acting", {}),

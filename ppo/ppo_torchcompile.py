@@ -3,7 +3,7 @@
     python ppo/ppo.py   # or *_torchcompile.py --compile, made fast
     diff -u ppo/ppo.py ppo/ppo_torchcompile.py   # what makes it fast
 
-Not here: continuous actions (ppo_continuous_action.py), pixels (ppo_atari_envpool.py), a memory
+Not here: continuous actions (ppo_continuous_action.py), pixels (ppo_pixels.py), a memory
 (ppo_lstm.py), scores and films of a trained agent (ppo_eval.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and defaults, CleanRL's ppo.py.
 

@@ -200,15 +200,19 @@ class CartPoleSpaces:
 
 
 def kind(name):
-    """What sets scripts apart for a test: "atari", "continuous", or "" for ppo itself."""
+    """What sets scripts apart for a test: "atari" of images, "continuous", or "" for ppo itself."""
+    if "pixels" in name:
+        return "atari"
     return next((kind for kind in ("atari", "continuous") if kind in name), "")
 
 
 def task(name):
     """Its kind, or "many" where EnvPool simulates MuJoCo, "small" where it does small problems,
-    "ale" where ALE simulates itself, "warp" where MuJoCo Warp does, "masked" where environments say
-    which actions are possible, "together" with several agents."""
-    for word, found in (("masked", "masked"), ("pettingzoo", "together"), ("warp", "warp")):
+    "ale" where ALE simulates itself, "warp" where MuJoCo Warp does, "pixels" where images are one's
+    own, "masked" where environments say which actions are possible, "together" with several agents.
+    """
+    words = {"masked": "masked", "pettingzoo": "together", "warp": "warp", "pixels": "pixels"}
+    for word, found in words.items():
         if word in name:
             return found
     if "envpool" in name:

@@ -34,6 +34,13 @@ def nature_cnn(p, obs, memory):
     return linear(p, "actor", x), linear(p, "critic", x)[:, 0], memory
 
 
+def small_cnn(p, obs, memory):
+    """obs (M, 10, 10, C) of 0 and 1 -> the same, by one layer of convolutions."""
+    x = conv2d(obs.movedim(3, 1), p["network.0.weight"], p["network.0.bias"]).relu()
+    x = linear(p, "network.3", x.flatten(1)).relu()
+    return linear(p, "actor", x), linear(p, "critic", x)[:, 0], memory
+
+
 def one_step(p, lstm, x, h, c):
     """x (M, D), h and c (M, H) -> h and c a step later, by nn.LSTM's equations."""
     parts = (linear(p, f"{lstm}.from_x", x) + linear(p, f"{lstm}.from_h", h)).split(h.shape[1], 1)
@@ -218,6 +225,14 @@ class Gymnasium:
 
     def anew(self, iteration, state):
         return state, []
+
+
+class Images(Gymnasium):
+    """The same; learning sees rewards of another scale than returns do."""
+
+    def step(self, actions):
+        state, reward, *rest = super().step(actions)
+        return state, reward * self.h.reward_scale, *rest
 
 
 class WithMask:

@@ -428,7 +428,7 @@ def test_the_way_of_the_graphs_on_a_cpu(eager, fast, tmp_path):
     one, _ = watch(eager, *flags, runs_dir=tmp_path / "eager", hooks=hooks, gpu=False)
     flags += [
         "--cudagraphs",
-        *(["--no-numpy-acting"] if "atari" not in eager and "warp" not in eager else []),
+        *(["--no-numpy-acting"] if kind(eager) != "atari" and "warp" not in eager else []),
     ]
     edits = [on_a_cpu]
     two, _ = watch(fast, *flags, runs_dir=tmp_path / "fast", edits=edits, hooks=hooks, gpu=False)

@@ -291,6 +291,36 @@ def test_ale_restarts_lives_and_limits(monkeypatch, tmp_path):
     assert sorted(found) == sorted(games) and len(games) > 16
 
 
+@pytest.mark.parametrize("name", ["ppo_pixels", "ppo_pixels_torchcompile"])
+@pytest.mark.parametrize("size", [(40, 50), (50, 36), (10, 10), (3, 7)])
+def test_forms_of_an_image(name, size):
+    """Grey, colours last or first, frames in front of either, bits: one image, one network."""
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 2, 3, *size), np.uint8)  # frames, C
+    forms = {  # axes of an observation, its pixels as the network is to see them
+        "grey": (pixels[:, 0, 0], pixels[:, :1, 0]),
+        "colours last": (np.moveaxis(pixels[:, 0], 1, 3), pixels[:, 0]),
+        "frames, colours last": (np.moveaxis(pixels, 2, 4), pixels.reshape(5, 6, *size)),
+    }
+    if size != (3, 7):  # there colours in front are as many as rows
+        forms["colours first"] = pixels[:, 0], pixels[:, 0]
+        forms["frames, colours first"] = pixels, pixels.reshape(5, 6, *size)
+    for form, (obs, seen) in forms.items():
+        space = gym.spaces.Box(0, 255, obs.shape[1:], np.uint8)
+        envs = SimpleNamespace(
+            single_observation_space=space, single_action_space=AtariSpaces().single_action_space
+        )
+        agent = load(name).Agent(envs)
+        expected = agent.critic(agent.network(torch.from_numpy(seen) / 255))[:, 0]
+        probs, value = agent(torch.from_numpy(obs))
+        torch.testing.assert_close(value, expected, msg=form)
+        assert probs.logits.shape == (5, 4)
+        envs.single_observation_space = gym.spaces.Box(0, 1, obs.shape[1:], bool)
+        of_bits = load(name).Agent(envs)
+        of_bits.load_state_dict(agent.state_dict())
+        white = torch.from_numpy(obs > 99)
+        assert torch.equal(of_bits(white)[1], agent(white.byte() * 255)[1])
+
+
 @pytest.mark.parametrize("name", ["ppo_envpool", "ppo_envpool_torchcompile"])
 def test_whole_numbers_are_one_hot(name, monkeypatch):
     """As Gymnasium flattens them: alone, counted from another number, and in dictionaries within
@@ -319,3 +349,19 @@ def test_whole_numbers_are_one_hot(name, monkeypatch):
     envs = load(name).make_envs(SimpleNamespace(env_id="Odd"), np.arange(2))
     obs, _ = envs.reset()
     assert obs.tolist() == [[1, 0, 0, 1, 1, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1, 1, 0]]
+
+
+def test_numbers_become_planes():
+    """By the example's wrapper: behind the colours, each as grey as it is large."""
+    spaces = {
+        "image": gym.spaces.Box(0, 255, (4, 5, 3), np.uint8),
+        "speed": gym.spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), dtype=np.float64),
+    }
+    env = gym.Env()
+    env.observation_space = gym.spaces.Dict(spaces)
+    planes = load("my_pixels").Planes(env, "image")
+    image = spaces["image"].sample()
+    seen = planes.observation({"image": image, "speed": np.array([1.0, 12.0])})
+    assert planes.observation_space.contains(seen) and seen.shape == (4, 5, 5)
+    assert np.array_equal(seen[..., :3], image)
+    assert (seen[..., 3] == 191).all() and (seen[..., 4] == 255).all()

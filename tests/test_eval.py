@@ -26,6 +26,7 @@ from helpers import (
     PPO,
     ROOT,
     TINY,
+    kind,
     load,
     patched,
     run_main,
@@ -40,6 +41,7 @@ EVAL = PPO / "ppo_eval.py"
 GAMES = {  # that are short under an agent that has learned nothing, by task
     "atari": "Breakout-v5",
     "ale": "ALE/Breakout-v5",
+    "pixels": "my_pixels:Reach-v0",
     "continuous": "Hopper-v4",
     "many": "Hopper-v4",
     "warp": "Hopper-v5",
@@ -539,7 +541,7 @@ def test_policy_as_onnx(eager, exported):
     names = [x.name for x in session.get_inputs()]
     for rows in (1, 7):
         fed = {"obs": rng.normal(scale=3.0, size=(rows, *shown.shape[1:])).astype(shown.dtype)}
-        if "atari" in eager:
+        if kind(eager) == "atari":
             fed["obs"] = rng.integers(0, 256, (rows, *shown.shape[1:]), np.uint8)
         if "masked" in eager:
             fed["mask"] = rng.random((rows, 5)) < 0.5
@@ -550,7 +552,7 @@ def test_policy_as_onnx(eager, exported):
             fed["window"] = rng.normal(size=(rows, 32, 1, 64)).astype(np.float32)
             fed["ages"] = rng.integers(0, 40, rows)
         assert names == [*fed]
-        kept = torch.uint8 if "atari" in eager else torch.float32
+        kept = torch.uint8 if kind(eager) == "atari" else torch.float32
         assert policy.see(torch.from_numpy(fed["obs"])).dtype == kept, "as main stores it"
         obs, *more = (torch.from_numpy(x) for x in fed.values())
         if "continuous" in eager:
@@ -558,7 +560,7 @@ def test_policy_as_onnx(eager, exported):
             obs = torch.from_numpy(((fed["obs"] - mean) / np.sqrt(var + 1e-8)).clip(-10, 10))
         if "lstm" in eager:
             more = [torch.zeros(rows), *more]
-        probs, _, *rest = policy.agent(obs if "atari" in eager else obs.float(), *more)
+        probs, _, *rest = policy.agent(obs if kept is torch.uint8 else obs.float(), *more)
         if "continuous" in eager:
             expected = [probs.base_dist.loc, probs.base_dist.scale]
         else:

@@ -12,6 +12,7 @@ from functools import partial
 import doors
 import envpool
 import gymnasium as gym
+import images
 import pytest
 import worlds
 from helpers import (
@@ -32,10 +33,12 @@ import torch
 classic = "gymnasium.envs.classic_control"
 gym.register("Short-v0", f"{classic}:PendulumEnv", max_episode_steps=5)
 gym.register("ShortDoors-v0", doors.Doors, max_episode_steps=5)
+gym.register("ShortImages-v0", images.Images, max_episode_steps=5)
 gym.register("ShortPole-v0", f"{classic}:CartPoleEnv", max_episode_steps=5)
 SHORT = {
     "atari": [],
     "ale": [],
+    "pixels": ["--env-id", "ShortImages-v0"],
     "many": ["--env-id", "Pendulum-v1"],
     "continuous": ["--env-id", "Short-v0"],
     "small": ["--env-id", "CartPole-v1"],
@@ -95,6 +98,10 @@ envs = make_envs(args, seeds)
 next_obs, info = envs.reset()
 obs[T] = torch.from_numpy(next_obs)
 lives = info["lives"]
+""",
+    "pixels": """
+next_obs, _ = envs.reset(seed=seeds.tolist())
+obs[T] = torch.from_numpy(next_obs)
 """,
     "ale": """
 next_obs, info = envs.reset(seed=seeds)

@@ -251,6 +251,16 @@ MANY = [
     ("returns of cut games", "running_returns[anew] = running_lengths", "running_lengths"),
     ("lengths of cut games", "= running_lengths[anew] = 0", "= 0"),
 ]  # fmt: skip
+IMAGES = [
+    ("scaled returns are logged", "running_returns += reward *",
+     "running_returns += rewards[step] *"),
+    ("raw rewards", "reward * args.reward_scale", "reward"),
+    ("height and width change places", "sorted(axes[2:]), y, x]", "sorted(axes[2:]), x, y]"),
+    ("bits are nearly black", "1.0 if space.dtype == bool else 255.0", "255.0"),
+    ("the first image again", "obs[step + 1] = torch.from_numpy(next_obs)",
+     "obs[step + 1] = obs[0]"),
+    ("the last value is stale", "agent(obs[T])  # from which", "agent(obs[T - 1])  # from which"),
+]  # fmt: skip
 SMALL = [("a game goes on unseen", "torch.from_numpy(first_obs).to(obs)", "obs[T, anew]")]
 ZEROED = "            h, c = h * keep, c * keep\n"
 CELL = """            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
@@ -772,6 +782,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("hopper", check): [*LOSS, *ROLLOUT, *VECTOR, *CONTINUOUS],
     ("atari_scripted", check): [*ROLLOUT, *CATEGORICAL, *ATARI],
     ("ale_scripted", check): ALE,
+    ("pixels", check): [*IMAGES, *VECTOR[6:]],
     ("cartpole", check): [*ROLLOUT, *MAIN, *VECTOR, *CATEGORICAL, *DISCRETE],
     ("small", check): [*SMALL, *MANY[:3], *MANY[7:]],
     ("small, compile", check): [*NUMPY[1:5], *CLOCKS[:1]],

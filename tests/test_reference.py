@@ -293,6 +293,18 @@ JOBS = {
             target_kl=0.015,
         ),
     ),
+    "pixels": Job(
+        **ATARI | dict(
+            script="ppo_pixels", games=reference.Images, network=reference.small_cnn,
+            tolerance=5e-5, drift=1e-4,
+        ),
+        patch=(gym, "make", partial(gym.make, max_episode_steps=12)),
+        flags=ON | dict(
+            seed=18, env_id="MinAtar/Breakout-v1", num_envs=4, num_steps=24, total_timesteps=300,
+            num_minibatches=3, update_epochs=3, learning_rate=1e-3, max_grad_norm=1.0,
+            target_kl=0.005, reward_scale=2.5,
+        ),
+    ),
     "ale_breakout": Job(  # ALE's own, likewise
         **ATARI | dict(script="ppo_atari", games=reference.ALE),
         patch=(gym, "make_vec", partial(gym.make_vec, **SHORT_ALE)),
@@ -506,7 +518,7 @@ FAST_JOBS = {
         flags=JOBS[name].flags | more,
     )
     for mode, more, names in (
-        ("compile", {}, "cartpole small masked pettingzoo rnd lstm trxl trxl_long".split()),
+        ("compile", {}, "cartpole small pixels masked pettingzoo rnd lstm trxl trxl_long".split()),
         ("compile", {}, "hopper lstm_hopper many".split()),
         # with seed 3 float32, channels last, sees one more ReLU on the other side of 0
         ("compile", {"seed": 6}, ["atari_scripted"]),
@@ -850,7 +862,7 @@ def check_first_weights(job, runs_dir, edit=None):
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
-ONE_BY_ONE = "atari_scripted cartpole small hopper many warp".split()
+ONE_BY_ONE = "atari_scripted pixels cartpole small hopper many warp".split()
 ONE_BY_ONE += "lstm lstm_hopper masked pettingzoo rnd".split()
 
 

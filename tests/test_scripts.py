@@ -255,6 +255,9 @@ REFUSED = [  # script, flags, a word of the error
         "must not see {'privileged_state'}",
     ),
     ("ppo_continuous_action_warp", ["--env-id", "worlds:Unbounded"], "must be a bounded Box"),
+    ("ppo_pixels", ["--env-id", "CartPole-v1"], "must be an image of uint8 or bool"),
+    ("ppo_pixels", ["--env-id", "Board-v0"], "must be an image of uint8 or bool"),
+    ("ppo_pixels", ["--env-id", "CarRacing-v3"], "must be Discrete"),
     ("ppo_masked", ["--env-id", "CliffWalking-v1"], "0 of 2 environments gave"),
     ("ppo_rnd", ["--env-id", "CarRacing-v3"], "has pixels"),
     ("ppo_lstm", ["--hide", 4], "index 4 is out of bounds"),
@@ -315,7 +318,7 @@ class ParallelCamera(Camera):
         return tuple({"one": x} for x in super().step(actions))
 
 
-@pytest.mark.parametrize("name", [x for x in SCRIPTS if "atari" not in x and "warp" not in x])
+@pytest.mark.parametrize("name", [x for x in SCRIPTS if kind(x) != "atari" and "warp" not in x])
 def test_images_in_a_dictionary(name, tmp_path, monkeypatch):
     """Are refused as alone: they would be joined to the numbers as 0 to 255. Without them the
     dictionary is trained on."""
@@ -366,6 +369,9 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("atari", ["--env-id", "Pong-v5"]),
     ("ale", ["--env-id", "Pong-v5"]),
     ("ale", ["--env-id", "ALE/Tetris-v5", "--repeat-action-probability", 0.25]),
+    ("pixels", ["--env-id", "my_pixels:Reach-v0"]),  # 40 x 40 x 3
+    ("pixels", ["--env-id", "my_pixels:CarRacing4-v0", "--num-envs", 1]),  # 4 x 48 x 48
+    ("pixels", ["--env-id", "MinAtar/Seaquest-v1", "--num-steps", 9, "--total-timesteps", 54]),
     ("", ["--env-id", "Acrobot-v1"]),
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),
     ("", ["--env-id", "CliffWalking-v1"]),  # its observation is a number: one of 48

@@ -1,0 +1,80 @@
+"""Images of one's own: a small game, and Gymnasium's wrappers around another one.
+
+    PYTHONPATH=examples ./run.sh ppo_pixels --env-id my_pixels:Reach-v0
+    PYTHONPATH=examples ./run.sh ppo_pixels --env-id my_pixels:CarRacing4-v0 --reward-scale 0.01
+
+What skips, stacks, greys or shrinks frames stands where an id is registered, and belongs to the
+environment: ppo_eval.py plays the same.
+"""
+
+import gymnasium as gym
+import numpy as np
+
+SIZE = 40  # pixels
+SQUARE = 4  # of both squares
+MOVES = 4 * np.array([[0, 1], [0, -1], [1, 0], [-1, 0]])  # pixels
+
+
+class Reach(gym.Env):
+    """A white square is to touch a red one. Observations (40, 40, 3) uint8; actions: right, left,
+    down, up. The reward is 1 when they touch, which ends the episode, and -0.01 in each other step.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+        self.observation_space = gym.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
+        self.action_space = gym.spaces.Discrete(4)
+
+    def render(self):
+        image = np.zeros((SIZE, SIZE, 3), np.uint8)
+        for (y, x), colour in ((self.goal, (255, 0, 0)), (self.place, (255, 255, 255))):
+            image[y : y + SQUARE, x : x + SQUARE] = colour
+        return image
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal, self.place = self.np_random.integers(SIZE // SQUARE, size=(2, 2)) * SQUARE
+        return self.render(), {}
+
+    def step(self, action):
+        self.place = np.clip(self.place + MOVES[action], 0, SIZE - SQUARE)
+        touched = bool((self.place == self.goal).all())
+        return self.render(), 1.0 if touched else -0.01, touched, False, {}
+
+
+class Planes(gym.ObservationWrapper):
+    """A dictionary of an image, (H, W, C) uint8, and bounded numbers as one image: a plane behind
+    its channels for each number, as grey as that is large."""
+
+    def __init__(self, env, image):
+        super().__init__(env)
+        spaces = dict(env.observation_space)
+        height, width, channels = spaces[image].shape
+        self.image, self.numbers = image, {k: x for k, x in spaces.items() if k != image}
+        count = sum(int(np.prod(x.shape)) for x in self.numbers.values())
+        shape = height, width, channels + count
+        self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
+
+    def observation(self, observation):
+        image = observation[self.image]
+        greys = [
+            np.ravel((observation[k] - x.low) / (x.high - x.low) * 255).clip(0, 255)
+            for k, x in self.numbers.items()
+        ]
+        planes = np.broadcast_to(np.concatenate(greys), (*image.shape[:2], sum(map(len, greys))))
+        return np.concatenate([image, planes.astype(np.uint8)], 2)
+
+
+def car_racing(**options):
+    """CarRacing-v3 with 5 actions of 4 frames each: 4 grey images, (4, 48, 48) uint8."""
+    env = gym.make("CarRacing-v3", continuous=False, **options)
+    env = gym.wrappers.MaxAndSkipObservation(env, skip=4)
+    env = gym.wrappers.GrayscaleObservation(env)
+    env = gym.wrappers.ResizeObservation(env, (48, 48))
+    return gym.wrappers.FrameStackObservation(env, 4)
+
+
+gym.register("Reach-v0", Reach, max_episode_steps=100)
+gym.register("CarRacing4-v0", car_racing)

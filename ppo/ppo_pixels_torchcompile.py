@@ -1,0 +1,557 @@
+"""Proximal Policy Optimization (PPO) on images of one's own.
+
+    python ppo/ppo_pixels.py   # or *_torchcompile.py --compile --cudagraphs, made fast
+    diff -u ppo/ppo_atari.py ppo/ppo_pixels.py                # what other images need
+    diff -u ppo/ppo_pixels.py ppo/ppo_pixels_torchcompile.py  # what makes it fast
+
+Not here: Atari (ppo_atari*.py), scores (ppo_eval.py); frames that are skipped, stacked or shrunk,
+and numbers beside the image: wrappers of the environment do that (examples/my_pixels.py).
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; networks, doi:10.1038/nature14236 and
+arXiv:1903.03176; names, CleanRL's ppo_atari.py.
+
+Shapes: T num_steps, N num_envs, A number of actions, B = T * N rows, M of them in a minibatch.
+`sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:
+    t  obs[t]             actions[t]  rewards[t]   dones[t]  valid[t]
+    5  observation        action      reward       0         1
+    6  observation        action      last reward  0         1
+    7  final observation  ignored     0            1         0         autoreset step, no transition
+    8  first observation  action      reward       0         1
+"""
+
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch>=2.11,<2.16",
+#   # fast, CUDA graph: its CudaGraphModule
+#   "tensordict>=0.15",
+#   "gymnasium>=1.3",
+#   "minatar",
+#   "numpy>=2",
+#   "tyro>=1.0.17",
+#   "tqdm",
+#   "tensorboard",
+#   "wandb",
+# ]
+# ///
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+
+# fast, CUDA graph: says so where no graph replays
+import warnings
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import minatar.gym
+import numpy as np
+import tyro
+from tqdm import tqdm
+
+import torch
+import torch.nn as nn
+import torch.optim as optim
+
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
+from torch.distributions.categorical import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+minatar.gym.register_envs()  # MinAtar/...
+torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
+
+LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
+FORMAT = "ppo_pixels"  # of checkpoints: for --resume and ppo_eval.py
+
+
+@dataclass
+class Args:
+    """PPO for Gymnasium's environments with an image as observation and discrete actions."""
+
+    exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
+    seed: int = 1  # of environments, network and sampling
+    torch_deterministic: bool = True  # only deterministic cuDNN kernels
+    cuda: bool = True  # use the GPU if there is one
+    track: bool = False  # log to Weights & Biases as well
+    wandb_project_name: str = "ppo"  # project on Weights & Biases
+    wandb_entity: str | None = None  # team on Weights & Biases; None is your own account
+    runs_dir: str = "runs"  # where the run's folder is created
+    checkpoint_interval: int = 50  # iterations between checkpoints
+    resume: str | None = None  # folder of a run to continue; its arguments are the defaults
+    measure_burnin: int = 3  # iterations before the steps per second are measured
+    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    compile: bool = False  # compile acting and the gradients; the first iteration takes longer
+    cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
+
+    env_id: str = "MinAtar/Breakout-v1"  # Gymnasium id
+    reward_scale: float = 1.0  # learning sees rewards times this; returns of 1 to 10 are best
+    total_timesteps: int = 1_000_000  # environment steps, rounded down to whole rollouts
+    learning_rate: float = 1e-3  # Adam's learning rate
+    num_envs: int = 32  # N, parallel environments
+    num_steps: int = 32  # T, steps per environment in a rollout
+    anneal_lr: bool = True  # decrease the learning rate linearly to 0
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    num_minibatches: int = 4  # minibatches per epoch; must divide num_envs * num_steps
+    update_epochs: int = 4  # epochs per rollout
+    norm_adv: bool = True  # normalise advantages per minibatch
+    clip_coef: float = 0.2  # the probability ratio is clipped to 1 ± clip_coef
+    clip_vloss: bool = False  # clip the value function's change to ± clip_coef
+    ent_coef: float = 0.01  # weight of the entropy bonus
+    vf_coef: float = 0.5  # weight of the value loss
+    max_grad_norm: float = 0.5  # maximum gradient norm
+    target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
+
+    def __post_init__(self):
+        self.batch_size = self.num_envs * self.num_steps
+        self.num_iterations = self.total_timesteps // self.batch_size
+        if self.batch_size % self.num_minibatches or self.batch_size == self.num_minibatches:
+            raise ValueError(f"--num-minibatches divides {self.batch_size} rows, 2 or more each")
+        if self.num_iterations < 1:
+            raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+
+
+def make_envs(args):
+    """N Gymnasium environments stepped together: obs (N, *image), actions (N,) int64."""
+
+    def make_env():
+        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        space = env.observation_space
+        image = space.dtype in (np.uint8, bool) and len(space.shape) > 1
+        assert image, f"observations must be an image of uint8 or bool, not {space}"
+        return env
+
+    next_step = gym.vector.AutoresetMode.NEXT_STEP
+    envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
+    space = envs.single_action_space
+    discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
+    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
+    return envs
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    """Gives a layer orthogonal weights of gain std and constant biases."""
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """A CNN that follows the image's size: obs (M, *image) -> a distribution over A actions, value
+    (M,). Nature's, or MinAtar's below 36 pixels.
+
+    subtle: the two largest sizes of an image are its height and width, all others are channels.
+    """
+
+    def __init__(self, envs):
+        super().__init__()
+        space = envs.single_observation_space
+        axes = sorted(range(len(space.shape)), key=lambda axis: -space.shape[axis])
+        y, x = sorted(axes[:2])
+        self.order = (0, *[1 + axis for axis in [*sorted(axes[2:]), y, x]])  # M, channels, y, x
+        self.white = 1.0 if space.dtype == bool else 255.0
+        height, width = self.size = space.shape[y], space.shape[x]
+        channels = int(np.prod(space.shape)) // (height * width)
+        small = min(self.size) < 36
+        layers = []
+        for outputs, *kernel in [(16, 3, 1)] if small else [(32, 8, 4), (64, 4, 2), (64, 3, 1)]:
+            layers += [layer_init(nn.Conv2d(channels, outputs, *kernel)), nn.ReLU()]
+            channels, (size, stride) = outputs, kernel
+            height, width = (height - size) // stride + 1, (width - size) // stride + 1
+        features, units = channels * height * width, 128 if small else 512
+        layers += [nn.Flatten(), layer_init(nn.Linear(features, units)), nn.ReLU()]
+        self.network = nn.Sequential(*layers)
+        self.actor = layer_init(nn.Linear(units, envs.single_action_space.n), std=0.01)
+        self.critic = layer_init(nn.Linear(units, 1), std=1.0)
+
+    def forward(self, obs):
+        image = obs.permute(self.order).reshape(len(obs), -1, *self.size)  # (M, C, height, width)
+        hidden = self.network(image.float() / self.white)  # (M, 128 or 512)
+        probs = Categorical(logits=self.actor(hidden), validate_args=False)
+        return probs, self.critic(hidden).squeeze(-1)
+
+
+@torch.no_grad()
+def act(agent, row):
+    """Samples actions at a row's observations, and stores them there with their log-probabilities
+    and values. row: fields (N, ...) of the storage. Returns the actions, (N,).
+    """
+    probs, value = agent(row["obs"])
+    action = probs.sample()
+    row["actions"][:] = action
+    row["logprobs"][:] = probs.log_prob(action)
+    row["values"][:] = value
+    return action
+
+
+def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
+    """Generalised advantages of a rollout (arXiv:1506.02438, equation 16).
+
+    rewards: (T, N); dones, terminations, values: (T + 1, N), arrays. Returns advantages, (T, N).
+    An episode cut by its time limit is done but not terminated: values[t + 1], the value of its
+    final observation, bootstraps.
+    """
+    advantages = rewards + gamma * values[1:] * (1 - terminations[1:]) - values[:-1]  # TD errors
+    decay = gamma * gae_lambda * (1 - dones[1:])
+    for t in reversed(range(len(advantages) - 1)):
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
+
+
+def masked_mean(x, valid):
+    """Mean of x over the rows where valid is 1: x.mean() would learn from autoreset steps, too."""
+    return (x * valid).sum() / valid.sum().clamp(min=1.0)
+
+
+def ppo_loss(newlogprob, entropy, newvalue, mb, args):
+    """PPO's loss, to be minimised, over a minibatch's valid rows (arXiv:1707.06347, equation 9).
+
+        L_clip = mean(min(ratio * A, clip(ratio, 1 - clip_coef, 1 + clip_coef) * A))
+        loss = -L_clip + vf_coef * v_loss - ent_coef * entropy
+
+    newlogprob, entropy, newvalue: (M,), of the agent as it is now; mb: fields (M, ...) of the
+    rollout. Returns the loss, (), and the first six of LOSSES, (6,).
+    """
+    valid = mb["valid"]
+    # 0 at an autoreset row: its exp could be inf, and inf * 0 is nan
+    logratio = (newlogprob - mb["logprobs"]) * valid
+    ratio = logratio.exp()
+
+    advantages = mb["advantages"]
+    if args.norm_adv:
+        centered = (advantages - masked_mean(advantages, valid)) * valid
+        std = (centered.square().sum() / (valid.sum() - 1).clamp(min=1.0)).sqrt()
+        advantages = centered / (std + 1e-8)
+
+    # policy loss, -L_clip
+    pg_loss1 = -advantages * ratio
+    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)
+
+    # value loss
+    v_loss = (newvalue - mb["returns"]).square()
+    if args.clip_vloss:
+        change = (newvalue - mb["values"]).clamp(-args.clip_coef, args.clip_coef)
+        v_loss_clipped = (mb["values"] + change - mb["returns"]).square()
+        v_loss = torch.max(v_loss, v_loss_clipped)
+    v_loss = 0.5 * masked_mean(v_loss, valid)
+
+    entropy_loss = masked_mean(entropy, valid)
+    loss = pg_loss - args.ent_coef * entropy_loss + args.vf_coef * v_loss
+
+    old_approx_kl = masked_mean(-logratio, valid)
+    approx_kl = masked_mean((ratio - 1) - logratio, valid)  # http://joschu.net/blog/kl-approx.html
+    clipfrac = masked_mean(((ratio - 1).abs() > args.clip_coef).float(), valid)
+    losses = torch.stack([pg_loss, v_loss, entropy_loss, old_approx_kl, approx_kl, clipfrac])
+    return loss, losses.detach()
+
+
+def compute_gradients(agent, batch, args, mb_inds):
+    """Sets the parameters' .grad to the clipped gradient of a minibatch.
+
+    batch: fields (B, ...) of the storage; mb_inds: (M,), the minibatch's rows.
+    Returns LOSSES, (7,); grad_norm is that before clipping.
+    """
+    mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
+    probs, newvalue = agent(mb["obs"])
+    newlogprob = probs.log_prob(mb["actions"])
+    loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
+    loss.backward()
+    # foreach=False: so few tensors need no batching
+    grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
+    return torch.cat([losses, grad_norm.view(1)])
+
+
+def train_epoch(agent, optimizer, batch, args, b_inds):
+    """Takes a gradient step on each minibatch.
+
+    b_inds: (B / M, M), the rows of each minibatch. Returns the LOSSES of each, (B / M, 7).
+    """
+    losses = []
+    for mb_inds in b_inds:
+        optimizer.zero_grad()
+        losses.append(compute_gradients(agent, batch, args, mb_inds))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
+def numbers(agent, optimizer, *inputs):
+    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
+    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
+
+
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
+# the graph captured
+def captured(train_epoch, *inputs):
+    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+    frozen = numbers(*inputs)
+
+    def epoch(*arguments):
+        if numbers(*inputs) == frozen:
+            return graph(arguments[-1])
+        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
+        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
+        return train_epoch(*arguments)
+
+    return epoch
+
+
+# Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
+
+
+def parse_args():
+    """Returns Args and, with --resume, that run's checkpoint, whose arguments are the defaults."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--resume")
+    run_dir = parser.parse_known_args()[0].resume
+    if run_dir is None:
+        return tyro.cli(Args), None
+    checkpoint = torch.load(os.path.join(run_dir, "checkpoint.pt"), "cpu", weights_only=True)
+    if checkpoint["format"] != FORMAT:
+        sys.exit(f"{run_dir} is a run of {checkpoint['format']}, not of {FORMAT}")
+    saved = {k: v for k, v in checkpoint["args"].items() if k in Args.__annotations__}
+    return tyro.cli(Args, default=Args(**saved)), checkpoint
+
+
+def open_run(args, global_step):
+    """Creates the run's folder, or takes that of --resume; returns it and a TensorBoard writer."""
+    started = time.strftime("%y%m%d-%H%M%S")
+    name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
+    run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
+    run_dir = os.path.abspath(run_dir)
+    os.makedirs(run_dir, exist_ok=args.resume is not None)
+    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            id=os.path.basename(run_dir),
+            resume="allow",
+            sync_tensorboard=True,
+            config=asdict(args),
+        )
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1)
+    writer.add_text("hyperparameters", "".join(f"    {k}: {v}\n" for k, v in asdict(args).items()))
+    return run_dir, writer
+
+
+def save_checkpoint(run_dir, state):
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    torch.save(state, f"{run_dir}/checkpoint.tmp")
+    os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
+
+
+def catch_signals(received):
+    """The first Ctrl+C or SIGTERM adds its number to `received`; a second one kills the run."""
+
+    def handler(signum, frame):
+        received.append(signum)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with suppress(OSError):  # a console that is gone
+            os.write(2, b"\nstopping after this iteration\n")
+
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
+
+
+if __name__ == "__main__":
+    args, checkpoint = parse_args()
+    global_step = checkpoint["global_step"] if checkpoint else 0
+    # rounded up, so that a run resumed with other sizes takes no more steps than total_timesteps
+    first_iteration = -(-global_step // args.batch_size) + 1
+    if first_iteration > args.num_iterations:
+        sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
+    T, N = args.num_steps, args.num_envs
+    device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
+    # fast, both: what was asked for and can run here
+    cudagraphs = args.cudagraphs and device.type == "cuda"
+    mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
+    if args.cudagraphs and not cudagraphs:
+        print("--cudagraphs needs a CUDA device: running without")
+    print(f"mode: {mode}")
+    print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
+    random.seed(args.seed + global_step)  # for environments that draw from it
+    np.random.seed((args.seed + global_step) % 2**32)
+    torch.manual_seed(args.seed)
+    torch.backends.cudnn.deterministic = args.torch_deterministic
+
+    # environments; runs with different seeds share no episode, and a resumed run plays new ones
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # 31 bits
+    envs = make_envs(args)
+    next_obs, _ = envs.reset(seed=seeds.tolist())
+
+    # agent and optimizer; fused: one kernel steps all parameters
+    agent = Agent(envs).to(device)
+    lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
+    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
+    episodic_returns = []
+    rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
+    if checkpoint:
+        agent.load_state_dict(checkpoint["agent"])
+        # Adam's moments; its learning rate and epsilon are this run's
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        episodic_returns = checkpoint["episodic_returns"]
+        if device.type in checkpoint["rng"]:
+            rng.set_rng_state(checkpoint["rng"][device.type])
+
+    # storage: rows 0 to T - 1 are the steps of a rollout. Row T holds the observation after the
+    # last step: its value bootstraps, and it becomes row 0 of the next rollout
+    storage = {
+        "obs": torch.from_numpy(np.zeros((T + 1, *next_obs.shape), next_obs.dtype)).to(device),
+        "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
+        "logprobs": torch.zeros((T + 1, N), device=device),
+        "values": torch.zeros((T + 1, N), device=device),
+        "advantages": torch.zeros((T + 1, N), device=device),
+        "returns": torch.zeros((T + 1, N), device=device),
+        "valid": torch.zeros((T + 1, N), device=device),
+    }
+    batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
+    obs = storage["obs"]
+    obs[T] = torch.from_numpy(next_obs)
+    # rewards and flags stay on the host, where advantages are computed
+    rewards = np.zeros((T, N))
+    dones = np.zeros((T + 1, N))
+    terminations = np.zeros((T + 1, N))
+    valid = np.zeros((T, N), dtype=bool)
+    running_returns = np.zeros(N)
+    running_lengths = np.zeros(N)
+
+    # fast, both: acting becomes one call of fused kernels, and so do network, loss, backward and
+    # clipping; else each operation passes over memory on its own
+    if args.compile:
+        torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        act = torch.compile(act)
+        compute_gradients = torch.compile(compute_gradients)
+
+    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
+    if cudagraphs:
+        optimizer.param_groups[0]["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
+
+    run_dir, writer = open_run(args, global_step)
+    total = args.num_iterations * args.batch_size
+    progress = tqdm(total=total, initial=global_step, unit="step", unit_scale=True)
+    stop_signals = []
+    sps = None
+    for iteration in range(first_iteration, args.num_iterations + 1):
+        if iteration == first_iteration + args.measure_burnin:
+            start_time, start_step = time.time(), global_step
+
+        # Rollout
+        obs[0] = obs[T]
+        dones[0] = dones[T]
+        for step in range(T):
+            row = {key: rows[step] for key, rows in storage.items()}  # views
+            action = act(agent, row)
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
+            rewards[step] = reward * args.reward_scale
+            valid[step] = dones[step] == 0
+            dones[step + 1] = terminated | truncated
+            terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            global_step += N
+            running_returns += reward * valid[step]  # not scaled
+            running_lengths += valid[step]
+            for i in np.flatnonzero(dones[step + 1]):
+                episodic_returns.append(float(running_returns[i]))
+                writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
+                writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
+                running_returns[i] = running_lengths[i] = 0
+
+        # Advantages
+        with torch.no_grad():
+            _, storage["values"][T] = agent(obs[T])  # from which the last step bootstraps
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        returns = advantages + values[:T]
+        storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
+        storage["returns"][:T] = torch.from_numpy(returns)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
+
+        # Update
+        frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
+        lrnow = frac * args.learning_rate
+        optimizer.param_groups[0]["lr"].fill_(lrnow)
+        losses = []
+        for _ in range(args.update_epochs):
+            b_inds = torch.randperm(T * N, device=device).view(args.num_minibatches, -1)
+            losses.append(train_epoch(agent, optimizer, batch, args, b_inds))
+            approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
+            if args.target_kl is not None and approx_kl > args.target_kl:  # sync
+                break
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+
+        # Log
+        for name, value in zip(LOSSES, losses, strict=True):
+            writer.add_scalar(f"losses/{name}", value, global_step)
+        var_returns = returns[valid].var() if valid.any() else 0.0
+        explained_var = 1 - advantages[valid].var() / var_returns if var_returns > 0 else np.nan
+        writer.add_scalar("losses/explained_variance", explained_var, global_step)
+        writer.add_scalar("charts/learning_rate", lrnow, global_step)
+        if iteration >= first_iteration + args.measure_burnin:
+            sps = round((global_step - start_step) / (time.time() - start_time))
+            writer.add_scalar("charts/SPS", sps, global_step)
+        # at least N: of N episodes that start together, the short ones end first
+        recent = episodic_returns[-max(100, N) :]
+        mean_return = float(np.mean(recent)) if recent else None
+        score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
+        progress.set_postfix_str(score, refresh=False)
+        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+            progress.update(args.batch_size)
+
+        # Checkpoint
+        if not np.isfinite(losses).all():  # before they are saved
+            raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
+        # subtle: read once; a signal between save and break would end the run unsaved
+        last = iteration == args.num_iterations or len(stop_signals) > 0
+        if last or iteration % args.checkpoint_interval == 0:
+            state = {
+                "format": FORMAT,
+                "args": asdict(args),
+                "global_step": global_step,
+                "episodic_returns": episodic_returns,
+                "agent": agent.state_dict(),
+                "adam": optimizer.state_dict()["state"],
+                "rng": {device.type: rng.get_rng_state()},
+            }
+            writer.flush()  # else a killed run's curves end before its checkpoint
+            save_checkpoint(run_dir, state)
+        if last:
+            break
+        if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
+            catch_signals(stop_signals)
+
+    summary = {
+        "script": os.path.basename(__file__).removesuffix(".py"),
+        "args": asdict(args),
+        "device": device.type,
+        # fast, both: for tables of speed
+        "mode": mode,
+        "global_step": global_step,
+        "complete": iteration == args.num_iterations,
+        "sps": sps,
+        "mean_return": mean_return,
+        "episodes": len(episodic_returns),
+    }
+    with open(f"{run_dir}/summary.json", "w") as file:
+        json.dump(summary, file, indent=2)
+    writer.close()
+    progress.close()
+    speed = f", {sps} steps/s" if sps else ""
+    print(f"{run_dir}: {score}{speed}")
+    envs.close()
+    if not summary["complete"]:
+        sys.exit(128 + stop_signals[0])

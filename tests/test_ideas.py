@@ -1,7 +1,15 @@
 """The patches of ppo/ideas: one change for both versions of every script that a patch names."""
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 import warnings
+from contextlib import suppress
+from pathlib import Path
 
 import fork
 import gymnasium as gym
@@ -100,8 +108,8 @@ def test_both_versions_have_the_idea(path, tmp_path):
         if path.stem in ("multidiscrete", "minigrid"):  # what the script refuses
             continue
         plain = curves(trained(eager, SIZES, tmp_path / "plain" / eager, None))
-        if path.stem != "best":
-            assert curves(runs[0])["losses/value_loss"] != plain["losses/value_loss"]
+        same = curves(runs[0])["losses/value_loss"] == plain["losses/value_loss"]
+        assert same == (path.stem in ("best", "async_envs")), "what is learned is another"
         if off:
             without = curves(trained(eager, SIZES, tmp_path / "off" / eager, change, *off))
             assert without == plain, "turned off"
@@ -135,6 +143,86 @@ def test_the_best_policy_is_kept(tmp_path):
     again = run_main("ppo", *more, runs_dir="unused", edit=change)
     assert again.best == 1e3 > again.mean_return, "what is worse replaces nothing"
     assert torch.load(f"{run.run_dir}/best/checkpoint.pt", weights_only=True)["best"] == run.best
+
+
+SLOW = """
+import os, signal, time
+import gymnasium as gym
+
+class Slow(gym.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        open(f"{os.getpid()}.pid", "w").close()
+
+    def step(self, action):
+        time.sleep(0.002)
+        return self.env.step(action)
+
+gym.register("Slow-v0", lambda: Slow(gym.make("CartPole-v1")))
+"""
+
+
+def alive(folder, but=()):
+    """The processes that made environments and are still there."""
+    pids = {int(path.stem) for path in folder.glob("*.pid")} - {*but}
+    return {pid for pid in pids if runs(pid)}
+
+
+def runs(pid):
+    """Whether there is a process that is more than a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_torchcompile"])
+@pytest.mark.parametrize("how", ["to all", "to main", "crash", "kill"])
+def test_environments_apart_end_in_order(name, how, tmp_path):
+    """Real processes. A signal to the whole group, as by Ctrl+C or a scheduler, and one to main
+    alone both leave a checkpoint and a summary; a crash ends; and none leaves a process behind."""
+    script = tmp_path / f"{name}.py"
+    script.write_text((PPO / script.name).read_text())
+    apply(IDEAS / "async_envs.patch", script, script.name)
+    if how == "crash":
+        text = script.read_text()
+        line = "        # Advantages\n"
+        script.write_text(text.replace(line, f"{line}        if iteration == 2: 1 / 0\n"))
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = [sys.executable, script, "--async-envs", "--env-id", "slow:Slow-v0", "--num-envs", "3"]
+    words += ["--num-steps", "16", "--num-minibatches", "2", "--no-cuda", "--runs-dir", "runs"]
+    words += ["--checkpoint-interval", "1"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    main = subprocess.Popen(
+        words, cwd=tmp_path, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        until = time.time() + 120
+        while not [*tmp_path.glob("runs/*/checkpoint.pt")] and how != "crash":
+            assert main.poll() is None and time.time() < until
+            time.sleep(0.05)
+        if how != "crash":
+            time.sleep(0.5)
+            assert len(alive(tmp_path, {main.pid})) == 3
+        if how == "to all":
+            os.killpg(main.pid, signal.SIGINT)
+        if how == "to main":
+            main.send_signal(signal.SIGTERM)
+        if how == "kill":
+            main.kill()
+        _, err = main.communicate(timeout=60)
+        status = {"to all": 130, "to main": 143, "crash": 1, "kill": -9}[how]
+        assert main.returncode == status, err
+        if how in ("to all", "to main"):
+            (summary,) = tmp_path.glob("runs/*/summary.json")
+            assert json.loads(summary.read_text())["complete"] is False
+        until = time.time() + 20
+        while alive(tmp_path) and time.time() < until:
+            time.sleep(0.1)
+        assert not alive(tmp_path)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(main.pid, signal.SIGKILL)
 
 
 def test_the_rate_follows_the_kl_divergence(tmp_path):

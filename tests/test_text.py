@@ -10,7 +10,7 @@ import doors  # noqa: F401
 import numpy as np
 import pytest
 import report
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, load, patched, run_main
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, load, run_main
 
 import torch
 
@@ -162,22 +162,6 @@ def test_an_agent_acts_in_a_program_of_ones_own(name, tmp_path, monkeypatch):
         assert found["total"] == pytest.approx(scored)
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_torchcompile", "ppo_continuous_action"])
-def test_the_edits_for_an_environment_of_ones_own(name, tmp_path):
-    """The guide's diff: with a process for each environment what is learned is the same."""
-    section = GUIDE[GUIDE.index("## An environment of your own") : GUIDE.index("## Tuning")]
-    (processes,) = re.findall(r"```diff\n(.+?)```", section, re.DOTALL)
-    kind = "Pendulum" if "continuous" in name else "CartPole"
-    flags = [*TINY, "--env-id", f"my_envs:Hidden{kind}-v1", "--total-timesteps", 2000]
-    plain = run_main(name, *flags, runs_dir=tmp_path / "plain")
-    edited = run_main(
-        name, *flags, runs_dir=tmp_path / "edited", edit=lambda text: patched(text, processes)
-    )
-    assert type(edited.envs).__name__ == "AsyncVectorEnv"
-    for key, weights in plain.agent.state_dict().items():
-        assert torch.equal(edited.agent.state_dict()[key], weights), key
-
-
 def test_the_timeline_is_what_runs(tmp_path, monkeypatch, capsys):
     """The guide's program prints the rows that stand below it, and they obey its formulas."""
     program, *_ = PROGRAMS
@@ -224,6 +208,9 @@ def test_flags_exist(text):
     }
     known |= {flag.replace("--", "--no-", 1) for flag in known} | OTHER_FLAGS
     known |= {"--" + f.name.replace("_", "-") for f in dataclasses.fields(load("ppo_eval").Args)}
+    for path in (PPO / "ideas").glob("*.patch"):
+        flags = re.findall(r"(?m)^\+    (\w+): \w+ = ", path.read_text())
+        known |= {"--" + flag.replace("_", "-") for flag in flags}
     for path in (ROOT / "benchmarks").rglob("*.py"):
         known |= set(re.findall(r'(?:add|add_argument)\("(--[a-z-]+)"', path.read_text()))
     text = "\n".join(

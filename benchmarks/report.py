@@ -87,6 +87,7 @@ def parts(folder: Path) -> dict[str, str]:
     together, gpu = sitting(throughput), read(folder / "gpu.jsonl")
     how = "mean return of the last 100 episodes, ± standard deviation over seeds; commands and "
     how += "versions: `learning.jsonl`"
+    families = read(folder / "families.jsonl")
     returns = {}
     for name, has_flags in (("learning", False), ("trials", True)):
         found = [r for r in learning if tuned(r) == has_flags]
@@ -120,6 +121,7 @@ def parts(folder: Path) -> dict[str, str]:
         "lower_bound": tables.blocks(ablation, tables.floors_table),
         "multigpu": tables.blocks(multigpu, tables.ranks_table),
         "ideas": tables.ideas_table(),
+        "families": families and tables.families_table(families),
         "effects": tables.effects_table(read(folder / "ideas.jsonl")),
         "target": learning and tables.target_table(learning),
         **returns,

@@ -12,12 +12,12 @@ import numpy as np
 
 SIZE = 40  # pixels
 SQUARE = 4  # of both squares
-MOVES = 4 * np.array([[0, 1], [0, -1], [1, 0], [-1, 0]])  # pixels
+MOVES = SQUARE * np.array([[0, 1], [0, -1], [1, 0], [-1, 0]])  # pixels
 
 
 class Reach(gym.Env):
-    """A white square is to touch a red one. Observations (40, 40, 3) uint8; actions: right, left,
-    down, up. The reward is 1 when they touch, which ends the episode, and -0.01 in each other step.
+    """A white square is to cover a red one. Observations (40, 40, 3) uint8; actions: right, left,
+    down, up. The reward is 1 when it does, which ends the episode, and -0.01 in each other step.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
@@ -35,7 +35,8 @@ class Reach(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.goal, self.place = self.np_random.integers(SIZE // SQUARE, size=(2, 2)) * SQUARE
+        cells = self.np_random.choice((SIZE // SQUARE) ** 2, size=2, replace=False)
+        self.goal, self.place = SQUARE * np.stack(np.divmod(cells, SIZE // SQUARE), 1)
         return self.render(), {}
 
     def step(self, action):
@@ -45,14 +46,15 @@ class Reach(gym.Env):
 
 
 class Planes(gym.ObservationWrapper):
-    """A dictionary of an image, (H, W, C) uint8, and bounded numbers as one image: a plane behind
-    its channels for each number, as grey as that is large."""
+    """A dictionary of an image, (H, W, C) uint8, and bounded numbers as one image: behind its
+    channels a plane for each number, black at its lower bound and white at its upper one."""
 
     def __init__(self, env, image):
         super().__init__(env)
         spaces = dict(env.observation_space)
         height, width, channels = spaces[image].shape
         self.image, self.numbers = image, {k: x for k, x in spaces.items() if k != image}
+        assert all(x.is_bounded() for x in self.numbers.values()), f"no bounds: {spaces}"
         count = sum(int(np.prod(x.shape)) for x in self.numbers.values())
         shape = height, width, channels + count
         self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
@@ -60,11 +62,11 @@ class Planes(gym.ObservationWrapper):
     def observation(self, observation):
         image = observation[self.image]
         greys = [
-            np.ravel((observation[k] - x.low) / (x.high - x.low) * 255).clip(0, 255)
+            np.ravel((observation[k] - x.low.astype(float)) / (x.high - x.low.astype(float)))
             for k, x in self.numbers.items()
         ]
         planes = np.broadcast_to(np.concatenate(greys), (*image.shape[:2], sum(map(len, greys))))
-        return np.concatenate([image, planes.astype(np.uint8)], 2)
+        return np.concatenate([image, np.rint(planes.clip(0, 1) * 255).astype(np.uint8)], 2)
 
 
 def car_racing(**options):
@@ -72,7 +74,8 @@ def car_racing(**options):
     env = gym.make("CarRacing-v3", continuous=False, **options)
     env = gym.wrappers.MaxAndSkipObservation(env, skip=4)
     env = gym.wrappers.GrayscaleObservation(env)
-    env = gym.wrappers.ResizeObservation(env, (48, 48))
+    half = gym.spaces.Box(0, 255, (48, 48), np.uint8)
+    env = gym.wrappers.TransformObservation(env, lambda obs: obs[::2, ::2], half)
     return gym.wrappers.FrameStackObservation(env, 4)
 
 

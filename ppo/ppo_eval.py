@@ -22,6 +22,7 @@ Shapes: R rows, 1 or the K agents of a game, D numbers of an observation, A acti
 #   "envpool>=1.2.5; sys_platform != 'darwin' or platform_machine == 'arm64'",
 #   "gymnasium[classic-control,mujoco]>=1.3",
 #   "gymnasium[box2d]>=1.3; python_version < '3.14'",
+#   "minatar",
 #   "pettingzoo>=1.27",
 #   "mpe2>=1.1",
 #   "numpy>=2",
@@ -453,8 +454,8 @@ class Exported(torch.nn.Module):
     def examples(self, obs, mask, rows):
         """Inputs for so many rows, like those that the environment gave, but random."""
         shown, rng = np.asarray(obs)[:1].repeat(rows, 0), np.random.default_rng(0)
-        if shown.dtype == np.uint8:
-            shown = rng.integers(0, 256, shown.shape, np.uint8)
+        if shown.dtype in (np.uint8, bool):
+            shown = rng.integers(0, 256, shown.shape, np.uint8).astype(shown.dtype)
         else:
             shown = (shown + rng.normal(scale=3.0, size=shown.shape)).astype(shown.dtype)
         self.policy.reset(rows=rows)

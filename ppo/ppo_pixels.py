@@ -4,8 +4,8 @@
     diff -u ppo/ppo_atari.py ppo/ppo_pixels.py                # what other images need
     diff -u ppo/ppo_pixels.py ppo/ppo_pixels_torchcompile.py  # what makes it fast
 
-Not here: Atari (ppo_atari*.py), scores (ppo_eval.py); frames that are skipped, stacked or shrunk,
-and numbers beside the image: wrappers of the environment do that (examples/my_pixels.py).
+Not here: Atari (ppo_atari*.py), scores and films of a trained agent (ppo_eval.py). To skip, stack
+or shrink frames, or to draw numbers into the image, wrap the environment (examples/my_pixels.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; networks, doi:10.1038/nature14236 and
 arXiv:1903.03176; names, CleanRL's ppo_atari.py.
 
@@ -44,7 +44,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import gymnasium as gym
-import minatar.gym
 import numpy as np
 import tyro
 from tqdm import tqdm
@@ -55,7 +54,6 @@ import torch.optim as optim
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-minatar.gym.register_envs()  # MinAtar/...
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
@@ -79,7 +77,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "MinAtar/Breakout-v1"  # Gymnasium id
-    reward_scale: float = 1.0  # learning sees rewards times this; returns of 1 to 10 are best
+    reward_scale: float = 1.0  # rewards are multiplied by it, in learning alone
     total_timesteps: int = 1_000_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1e-3  # Adam's learning rate
     num_envs: int = 32  # N, parallel environments
@@ -109,6 +107,10 @@ class Args:
 
 def make_envs(args):
     """N Gymnasium environments stepped together: obs (N, *image), actions (N,) int64."""
+    if args.env_id.startswith("MinAtar/") and args.env_id not in gym.registry:
+        import minatar.gym  # here, as it takes seconds
+
+        minatar.gym.register_envs()
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
@@ -134,7 +136,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 class Agent(nn.Module):
     """A CNN that follows the image's size: obs (M, *image) -> a distribution over A actions, value
-    (M,). Nature's, or MinAtar's below 36 pixels.
+    (M,). Nature's, or MinAtar's where a side is below 36.
 
     subtle: the two largest sizes of an image are its height and width, all others are channels.
     """
@@ -144,16 +146,19 @@ class Agent(nn.Module):
         space = envs.single_observation_space
         axes = sorted(range(len(space.shape)), key=lambda axis: -space.shape[axis])
         y, x = sorted(axes[:2])
+        assert x == y + 1, f"more channels than pixels on a side: {space}"
         self.order = (0, *[1 + axis for axis in [*sorted(axes[2:]), y, x]])  # M, channels, y, x
-        self.white = 1.0 if space.dtype == bool else 255.0
-        height, width = self.size = space.shape[y], space.shape[x]
+        self.white = float(space.high.max())
+        height, width = space.shape[y], space.shape[x]
+        self.size = height, width
         channels = int(np.prod(space.shape)) // (height * width)
         small = min(self.size) < 36
         layers = []
-        for outputs, *kernel in [(16, 3, 1)] if small else [(32, 8, 4), (64, 4, 2), (64, 3, 1)]:
-            layers += [layer_init(nn.Conv2d(channels, outputs, *kernel)), nn.ReLU()]
-            channels, (size, stride) = outputs, kernel
-            height, width = (height - size) // stride + 1, (width - size) // stride + 1
+        convolutions = [(16, 3, 1)] if small else [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
+        for outputs, kernel, stride in convolutions:
+            layers += [layer_init(nn.Conv2d(channels, outputs, kernel, stride)), nn.ReLU()]
+            channels = outputs
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         features, units = channels * height * width, 128 if small else 512
         layers += [nn.Flatten(), layer_init(nn.Linear(features, units)), nn.ReLU()]
         self.network = nn.Sequential(*layers)
@@ -351,6 +356,7 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # 31 bits
     envs = make_envs(args)
     next_obs, _ = envs.reset(seed=seeds.tolist())
+    image_type = torch.from_numpy(next_obs).dtype  # uint8 or bool
 
     # agent and optimizer; fused: one kernel steps all parameters
     agent = Agent(envs).to(device)
@@ -369,7 +375,7 @@ if __name__ == "__main__":
     # storage: rows 0 to T - 1 are the steps of a rollout. Row T holds the observation after the
     # last step: its value bootstraps, and it becomes row 0 of the next rollout
     storage = {
-        "obs": torch.from_numpy(np.zeros((T + 1, *next_obs.shape), next_obs.dtype)).to(device),
+        "obs": torch.zeros((T + 1, *next_obs.shape), dtype=image_type, device=device),
         "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
         "logprobs": torch.zeros((T + 1, N), device=device),
         "values": torch.zeros((T + 1, N), device=device),

@@ -89,6 +89,7 @@ class TwoChoices(gym.Wrapper):
 gym.register("TwoChoices-v0", lambda: TwoChoices(gym.make("CartPole-v1")))
 # flags with which eight updates show the idea
 SHOWN = {"dual_clip": ["--dual-clip", 0.9], "multidiscrete": ["--env-id", "TwoChoices-v0"]}
+SHOWN["async_envs"] = ["--async-envs"]
 SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
 
 

@@ -256,7 +256,7 @@ IMAGES = [
      "running_returns += rewards[step] *"),
     ("raw rewards", "reward * args.reward_scale", "reward"),
     ("height and width change places", "sorted(axes[2:]), y, x]", "sorted(axes[2:]), x, y]"),
-    ("bits are nearly black", "1.0 if space.dtype == bool else 255.0", "255.0"),
+    ("bits are nearly black", "float(space.high.max())", "255.0"),
     ("the first image again", "obs[step + 1] = torch.from_numpy(next_obs)",
      "obs[step + 1] = obs[0]"),
     ("the last value is stale", "agent(obs[T])  # from which", "agent(obs[T - 1])  # from which"),

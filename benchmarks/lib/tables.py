@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections import Counter
 from statistics import median
 
 import numpy as np
@@ -489,6 +490,21 @@ def effects_table(records: list[dict]) -> str:
     how += f"; {len(comparisons)} comparisons, bold where p is below 0.05 after Holm's correction"
     header = ["idea", "lines", *(f"`{x}`" for x in tasks), "steps/s"]
     return f"{rows_of(header, rows)}\n\n*{how}.*"
+
+
+def families_table(records: list[dict]) -> str:
+    """EnvPool's ids by family: how many each script takes, and why none takes the rest."""
+    scripts = ["ppo_envpool", "ppo_continuous_action_envpool", "ppo_atari_envpool"]
+    rows = []
+    for (family,), ids in groups(records, "family").items():
+        taken = [sum(r["script"] == name for r in ids) for name in scripts]
+        why = Counter(r["reason"] for r in ids if r["reason"])
+        left = "; ".join(f"{n}: {words}" for words, n in why.most_common())
+        rows.append([f"`{family}`", str(len(ids)), *(str(n or "") for n in taken), left])
+    header = ["family", "ids", *(f"`{name}`" for name in scripts), "by none"]
+    table = rows_of(header, rows)
+    version = records[0]["versions"]["envpool"]
+    return f"{table}\n\n*EnvPool {version}, {when(records)}, by `benchmarks/families.py`.*"
 
 
 def ideas_table() -> str:

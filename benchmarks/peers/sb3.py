@@ -19,6 +19,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -118,6 +119,22 @@ def main() -> None:
         def forward(self, obs):
             return self.layer(obs).tanh()
 
+    class Image(BaseFeaturesExtractor):
+        """The network of the script for images of one's own, without its heads."""
+
+        def __init__(self, space):
+            actions = gym.spaces.Discrete(1)
+            agent = script.Agent(
+                SimpleNamespace(single_observation_space=space, single_action_space=actions)
+            )
+            super().__init__(space, agent.actor.in_features)
+            self.network, self.order, self.size = agent.network, agent.order, agent.size
+            self.white = agent.white
+
+        def forward(self, obs):
+            image = obs.permute(self.order).reshape(len(obs), -1, *self.size)
+            return self.network(image / self.white)
+
     class Printer(BaseCallback):
         """Prints returns, and steps/s since the clock was last set: at the start and after the
         burn-in."""
@@ -171,6 +188,8 @@ def main() -> None:
     if given.script == "ppo_continuous_action_envpool":  # the others begin as SB3 does, with tanh
         network = {"log_std_init": script.Agent(envs.venv.envs).actor_logstd[0, 0].item()}
         network["activation_fn"] = nn.ELU
+    if given.script == "ppo_pixels":
+        network = {"features_extractor_class": Image, "net_arch": [], "normalize_images": False}
     if hasattr(script, "LSTM"):
         algorithm, network = RecurrentPPO, {"net_arch": []}
         if policy == "Cnn":

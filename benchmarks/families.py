@@ -26,13 +26,14 @@ from tqdm import tqdm
 SCRIPTS = ("ppo_envpool", "ppo_continuous_action_envpool")
 REASONS = {  # a pattern of the last error: what it says, in a few words
     r"has pixels": "images",
-    r"not MultiDiscrete|Discrete, counted from 0, not Box\(.*int": "several choices at once",
+    r"not MultiDiscrete|not Box\(.*?\), u?int\d+\) A": "several choices at once",
     r"must not see": "what no sensor measures is among the observations",
     r"a bounded Box of floats, not Box.*inf": "unbounded actions",
     r"rows of": "several players",
     r"system Qt 5": "Qt 5 is missing on the system",
     r"cannot open shared object|\.so": "a library is missing on the system",
-    r"failed to open": "its data is missing",
+    r"failed to open|does not exist": "its data is missing",
+    r"ended with -11": "the process crashes",
 }
 
 
@@ -90,7 +91,7 @@ def reason(why: str) -> str:
     for pattern, words in REASONS.items():
         if re.search(pattern, why, re.DOTALL):
             return words
-    return why.splitlines()[-1][:80]
+    return re.split(r"\s(?=\w+Error: )", why)[-1].splitlines()[0][:80]
 
 
 def every(family: str, count: int, limit: float) -> list[dict]:
@@ -130,8 +131,9 @@ def main() -> int:
     for family in tqdm(families, unit="family"):
         lines += every(family, len(known[family]), args.limit)
     for line in lines:
-        line["reason"] = line["script"] is None and reason(line["why"]) or None
-    about = {"date": now(), "versions": machine()["versions"]}
+        line["reason"] = None if line["script"] else reason(line["why"])
+        line["why"] = None if line["script"] else line["why"][:300]
+    about = {"date": now(), "versions": {"envpool": machine()["versions"]["envpool"]}}
     path = args.results / "families.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line | about) + "\n" for line in lines))

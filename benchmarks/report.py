@@ -20,7 +20,7 @@ from lib.pairs import PAIRS, changes
 from lib.records import RESULTS, ROOT, read
 
 PAGES = ("README.md", "ppo/README.md", "benchmarks/README.md", "benchmarks/results/LOG.md")
-NONE = "*No records of today's code; those of older code are in `results/`.*"
+NONE = "*There are no records of today's code.*"
 
 
 def edges(name: str, folder: Path = ROOT / "ppo") -> list[str]:

@@ -169,7 +169,13 @@ def plot_effects(records: list[dict]) -> Figure | None:
     latter, with its 95% interval: a panel a task."""
     found = effects(records)
     tasks = list(dict.fromkeys(env_id for _, env_id in found))
-    ideas = sorted({idea for idea, _ in found} - {"none"})
+
+    def gain(idea):
+        pairs = [(found["none", x], found[idea, x]) for x in tasks if (idea, x) in found]
+        pairs = [[values(same, "mean_return") for same in pair] for pair in pairs]
+        return np.mean([difference(a, b) / abs(np.mean(a)) for a, b in pairs])
+
+    ideas = sorted({idea for idea, _ in found} - {"none"}, key=gain, reverse=True)
     if not ideas:
         return None
     shown = [r for same in found.values() for r in same]

@@ -173,7 +173,7 @@ def plot_effects(records: list[dict]) -> Figure | None:
     def gain(idea):
         pairs = [(found["none", x], found[idea, x]) for x in tasks if (idea, x) in found]
         pairs = [[values(same, "mean_return") for same in pair] for pair in pairs]
-        return np.mean([difference(a, b) / abs(np.mean(a)) for a, b in pairs])
+        return sum(difference(a, b) * len(a) / abs(sum(a)) for a, b in pairs) / len(pairs)
 
     ideas = sorted({idea for idea, _ in found} - {"none"}, key=gain, reverse=True)
     if not ideas:

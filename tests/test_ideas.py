@@ -106,7 +106,7 @@ def test_both_versions_have_the_idea(path, tmp_path):
             for name in (eager, f"{eager}_torchcompile")
         ]
         assert_the_same(*map(curves, runs), *runs)
-        if path.stem in ("multidiscrete", "minigrid"):  # what the script refuses
+        if path.stem in ("multidiscrete", "minigrid", "asymmetric"):  # what the script refuses
             continue
         plain = curves(trained(eager, SIZES, tmp_path / "plain" / eager, None))
         same = curves(runs[0])["losses/value_loss"] == plain["losses/value_loss"]
@@ -129,6 +129,25 @@ def test_an_idea_is_compiled(idea, tmp_path):
     two = trained(f"{eager}_torchcompile", flags, tmp_path / "fast", change, "--compile")
     assert two.mode == "compile"
     assert_close(curves(one), curves(two), 2, 10 * VECTORS)
+
+
+def test_the_critic_alone_sees_what_no_sensor_measures(tmp_path):
+    """The policy 48 entries of a Go1, the critic its own 123."""
+    change, of = edit(IDEAS / "asymmetric.patch", tmp_path), "ppo_continuous_action_envpool"
+    flags = [*TINY, "--env-id", "Go1JoystickFlatTerrain-v1"]
+    run = run_main(of, *flags, runs_dir=tmp_path / "one", edit=change)
+    obs = run.storage["obs"].flatten(0, 1).requires_grad_()
+    assert obs.shape[1] == 48 + 123 and run.agent.seen == 48
+    probs, value = run.agent(obs)
+    (of_policy,) = torch.autograd.grad(probs.base_dist.loc.sum(), obs)
+    (of_critic,) = torch.autograd.grad(value.sum(), obs)
+    for found, mine, others in (
+        (of_policy, slice(48), slice(48, None)),
+        (of_critic, slice(48, None), slice(48)),
+    ):
+        assert (found[:, mine].abs().amax(0) > 0).all() and (found[:, others] == 0).all()
+    run = run_main(of, *flags, "--value-obs-key", "state", runs_dir=tmp_path / "two", edit=change)
+    assert torch.equal(run.storage["obs"][..., :48], run.storage["obs"][..., 48:])
 
 
 def test_the_best_policy_is_kept(tmp_path):

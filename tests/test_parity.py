@@ -63,7 +63,7 @@ def short_games(monkeypatch):
     make = partial(envpool.make, max_episode_steps=20)
 
     def short_or_scripted(env_id, **options):
-        vectors = env_id.startswith(("Hopper-v4", "CartPole-v1", "MiniGrid"))
+        vectors = env_id.startswith(("Hopper-v4", "CartPole-v1", "MiniGrid", "Go1"))
         return (make if vectors else ScriptedGames)(env_id, **options)
 
     monkeypatch.setattr(envpool, "make", short_or_scripted)

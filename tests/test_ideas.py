@@ -13,6 +13,7 @@ from pathlib import Path
 
 import fork
 import gymnasium as gym
+import lock
 import numpy as np
 import pytest
 from fork import IDEAS, apply, heading
@@ -89,7 +90,7 @@ class TwoChoices(gym.Wrapper):
 gym.register("TwoChoices-v0", lambda: TwoChoices(gym.make("CartPole-v1")))
 # flags with which eight updates show the idea
 SHOWN = {"dual_clip": ["--dual-clip", 0.9], "multidiscrete": ["--env-id", "TwoChoices-v0"]}
-SHOWN["async_envs"] = ["--async-envs"]
+SHOWN |= {"async_envs": ["--async-envs"], "first_visits": ["--env-id", "lock:Lock-v0"]}
 SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
 
 
@@ -129,6 +130,34 @@ def test_an_idea_is_compiled(idea, tmp_path):
     two = trained(f"{eager}_torchcompile", flags, tmp_path / "fast", change, "--compile")
     assert two.mode == "compile"
     assert_close(curves(one), curves(two), 2, 10 * VECTORS)
+
+
+@pytest.mark.parametrize("name", ["ppo_rnd", "ppo_rnd_torchcompile"])
+def test_a_bonus_at_first_visits_alone(name, tmp_path):
+    """Of a rollout with several episodes: what was met in this one before earns none."""
+    change = edit(IDEAS / "first_visits.patch", tmp_path)
+    gym.register("Lock7-v0", lock.Lock, max_episode_steps=7, kwargs={"size": 3})
+    flags = ["--env-id", "Lock7-v0", "--num-envs", 3, "--num-steps", 40, "--total-timesteps", 120]
+    flags += ["--num-iterations-obs-norm-init", 1]
+    run = run_main(name, *flags, runs_dir=tmp_path / "runs", edit=change)
+    obs, paid = run.storage["obs"].numpy(), 0
+    for n in range(3):
+        met = [obs[0, n].tolist()]
+        for t in range(40):
+            seen = obs[t + 1, n].tolist()
+            if not run.valid[t, n]:
+                met = []
+            elif seen in met:
+                assert run.bonus[t, n] == 0
+            else:
+                assert run.bonus[t, n] > 0
+                paid += 1
+            met.append(seen)
+    assert 3 < paid < 60 and (~run.valid).sum() > 6
+    plain = run_main(name, *flags, "--no-first-visits", runs_dir=tmp_path / "plain", edit=change)
+    assert (plain.bonus > 0).sum() == plain.valid.sum()
+    raw = run_main(name, *flags, "--no-norm-obs", runs_dir=tmp_path / "raw", edit=change)
+    assert torch.equal(raw.storage["next_obs"][:40], raw.storage["obs"][1:])
 
 
 def test_the_critic_alone_sees_what_no_sensor_measures(tmp_path):

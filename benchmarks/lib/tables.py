@@ -369,7 +369,7 @@ def thesis(records: list[dict]) -> str:
     how += "start of the process, compiling included. Returns are of "
     how += f"{SEEDS} runs, seeds 1 to {SEEDS}, {when(ends_of)}: "
     how += "mean of the last 100 episodes, ± standard deviation over seeds. Where another system "
-    how += "ran a seed twice, minutes are the quicker run's, and returns the newer one's"
+    how += "ran a seed twice, minutes and return may be of two runs: the quicker and the newer"
     apart = ["64 environments in parallel, by the defaults of version 0.1", *header[1:]]
     tables = [(header, MINUTES), (apart, IN_PARALLEL)]
     parts = [text, *(rows_of(head, million_rows(records, names)) for head, names in tables)]

@@ -694,6 +694,17 @@ def test_games_are_scored_and_repeat(eager, runs, tmp_path, capsys, monkeypatch)
         assert min(results[0][1]) > 100 and max(results[-1][1]) < 5000
 
 
+def test_a_film_of_a_grid(tmp_path):
+    """MinAtar renders ten by ten numbers of 0 to 1: squares of 20 pixels, in its colours."""
+    run = run_main("ppo_pixels", *TINY, runs_dir=tmp_path)
+    policy = load("ppo_eval").load(run.run_dir)
+    game = load("ppo_eval").Game(policy, 1, film=True)
+    frame = game.frame()
+    assert frame.shape == (200, 200, 3) and frame.dtype == np.uint8
+    shown = np.rint(255 * game.envs.render()[0]).astype(np.uint8)
+    assert np.array_equal(frame[::20, ::20], shown) and frame.max() > 100
+
+
 def alone(env_id, seed, actions):
     """Return and length of a game by its actions in an environment of its own, where it has ended
     (on Atari with the last life), and how many episodes ended before."""

@@ -679,9 +679,7 @@ def test_pages_and_plots(tmp_path):
     found = report.parts(tmp_path)
     text = report.filled(text, found)
     assert text.startswith("a\n<!-- throughput -->\n`ppo_cont") and "\nold" not in text
-    assert (
-        "| 2,000 |" in text and "\n<!-- /throughput -->\nb\n<!-- lower_bound -->\n*No rec" in text
-    )
+    assert "| 2,000 |" in text and "\n<!-- /throughput -->\nb\n<!-- lower_bound -->\n*There" in text
     assert "*no GPU, P, 2 cores; 2026-01-02; commit c; torch 1; medians of 3" in text
     assert report.filled(text, found) == text
     plots.write(tmp_path)

@@ -133,7 +133,7 @@ def test_ideas_together(tmp_path):
     assert done.returncode == 2 and "spo.patch collides" in done.stderr
     assert "both change 'pg_loss2 = -advantages * ratio.clamp(" in done.stderr
     done = fork(tmp_path / "two", "nothing")
-    assert done.returncode == 2 and "no patch 'nothing'; ppo/ideas has b" in done.stderr
+    assert done.returncode == 2 and "no patch 'nothing'; ppo/ideas has a" in done.stderr
     assert len([*tmp_path.iterdir()]) == 2
 
 

@@ -162,7 +162,7 @@ def test_pep723_names_the_imports(name):
     if "onnxruntime" in imported:
         used |= {"onnx", "onnxscript"}  # which PyTorch writes its files with
     if name == "ppo_eval":  # executes the others
-        used |= {"ale-py", "envpool", "tensorboard"}
+        used |= {"ale-py", "envpool", "minatar", "tensorboard"}
     assert declared.keys() == used
     assert metadata["requires-python"] == ">=3.11"
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,9 +99,12 @@ def every(family: str, count: int, limit: float) -> list[dict]:
     """What a family's processes say of its ids."""
     found = []
     while len(found) < count:
-        command = [sys.executable, __file__, "--look", family, str(len(found))]
+        command = [sys.executable, Path(__file__).resolve(), "--look", family, str(len(found))]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+            with TemporaryDirectory() as folder:  # VizDoom leaves a file where it runs
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=limit, cwd=folder
+                )
             out, end = done.stdout, f"the process ended with {done.returncode}"
         except subprocess.TimeoutExpired as error:
             out, end = (error.stdout or b"").decode(), f"no answer in {limit:.0f} s"

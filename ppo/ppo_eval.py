@@ -579,7 +579,7 @@ class Game:
             frame = made.render(camera_id=0)[0]
         else:  # ALE's vector environment has a screen, see making()
             frame = made.screen if hasattr(made, "screen") else self.envs.render()[0]
-        if getattr(frame, "shape", ())[:2] == (10, 10):  # MinAtar's, of 0 to 1
+        if getattr(frame, "shape", ())[:2] == (10, 10) and frame.dtype == float:  # MinAtar's
             frame = np.rint(255 * frame).astype(np.uint8).repeat(20, 0).repeat(20, 1)
         return frame.repeat(2, 0).repeat(2, 1) if self.on_atari else frame
 

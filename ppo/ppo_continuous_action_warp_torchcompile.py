@@ -59,8 +59,11 @@ try:
     import mujoco
     import mujoco_warp as mjw
     import warp as wp
-except ImportError as error:
-    sys.exit(f"{error}: pip install mujoco mujoco-warp warp-lang")
+
+    wp.config.log_level = wp.LOG_WARNING  # no banner, and no line for each module of kernels
+    wp.init()
+except ImportError:  # TASKS need them, a class of your own may not
+    wp = None
 
 import torch
 import torch.nn as nn
@@ -74,10 +77,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
-wp.config.log_level = wp.LOG_WARNING  # no banner, and no line for each module of kernels
-wp.init()
 
 INF = float("inf")
+DIVERGED = 1e10  # what no sound observation or reward gets to; MuJoCo's own limit, mjMAXVAL
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 FORMAT = "ppo_continuous_action_warp"  # of checkpoints: for --resume and ppo_eval.py
 
@@ -168,18 +170,16 @@ TASKS = {
     ),
 }  # fmt: skip
 
-# of Warp's overflows those by which contacts, or the constraints that they make, get lost
-DROPPED = mjw.OverflowType.NEFC | mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE
-
 
 class WarpVectorEnv:
     """N worlds of one of TASKS, all of whose state is in tensors on the device.
 
     A class of your own, for `--env-id module:Class`, needs what the script uses:
     Class(num_envs, device)
-    single_observation_space, single_action_space: Boxes, (D,) and (A,), the second one bounded
+    single_observation_space, single_action_space: Boxes, (D,) and (A,)
     max_episode_steps; elapsed: (N,), steps of each episode, which the script may change
     metrics: {name: tensor ()}, logged once an iteration; may be empty
+    state() -> what load(state) of a resumed run goes on with, a curriculum; may both be left out
     reset() -> obs (N, D) float32
     step(action (N, A)) -> obs (N, D), reward (N,) float32, terminated (N,), truncated (N,) bool
 
@@ -216,6 +216,9 @@ class WarpVectorEnv:
         self.x = torch.zeros(num_envs, device=device)  # from which the next step's reward counts
         self.done = torch.ones(num_envs, dtype=torch.bool, device=device)
         self.elapsed = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        # of Warp's overflows those by which contacts, or the constraints that they make, get lost
+        kinds = mjw.OverflowType
+        self.dropped = kinds.NEFC | kinds.BROADPHASE | kinds.NARROWPHASE
         # steps of worlds in which contacts did not fit into Warp's arrays
         self.metrics = {"dropped_contacts": torch.zeros((), dtype=torch.int64, device=device)}
         obs_size = self.observe().shape[1]
@@ -287,7 +290,7 @@ class WarpVectorEnv:
         reward = task.forward_reward * (x - self.x) / self.dt + task.healthy_reward * healthy
         reward -= self.cost()
         diverged = ~(reward.abs() < mujoco.mjMAXVAL)  # or nan
-        self.metrics["dropped_contacts"] += (self.overflow & DROPPED != 0).sum()
+        self.metrics["dropped_contacts"] += (self.overflow & self.dropped != 0).sum()
         self.overflow.zero_()
 
         qpos, qvel = self.first_states()
@@ -346,6 +349,8 @@ def make_envs(args, device):
         module, name = args.env_id.split(":")
         envs = getattr(importlib.import_module(module), name)(args.num_envs, device)
     elif args.env_id in TASKS:
+        if wp is None:
+            sys.exit("this needs MuJoCo Warp: pip install mujoco mujoco-warp warp-lang")
         if device.type == "cuda" and not wp.is_cuda_available():
             sys.exit('Warp finds no GPU: from 1.18 on it needs driver 580; else "warp-lang<1.18"')
         print(f"kernels: compiled once, for about a minute, into {wp.config.kernel_cache_dir}")
@@ -354,8 +359,8 @@ def make_envs(args, device):
         (nearest,) = difflib.get_close_matches(args.env_id, TASKS, n=1, cutoff=0)
         sys.exit(f"--env-id {args.env_id}: did you mean {nearest}? There are {', '.join(TASKS)}")
     space = envs.single_action_space
-    bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
-    assert bounded, f"actions must be a bounded Box of floats, not {space}"
+    floats = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
+    assert floats, f"actions must be a Box of floats, not {space}"
     return envs
 
 
@@ -439,19 +444,23 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     low, high: (A,), bounds of actions; storage, signals: as in main; step: a row, 0 to T - 1.
     """
     obs, actions = storage["obs"], storage["actions"]
-    rewards, dones, terminations, discounted, running_returns, running_lengths = signals
+    rewards, dones, terminations, discounted, running_returns, running_lengths, lost = signals
     action = act(agent, obs[step])
     actions[step] = action
     clipped = action.clamp(low, high)  # (N, A)
     next_obs, reward, terminated, truncated = envs.step(clipped)
-    obs_rms.update(next_obs)
-    # a diverged simulator may end on nan, and nan * 0 is nan
-    finite_obs = next_obs.nan_to_num(posinf=0.0, neginf=0.0)
-    next_obs = torch.where(terminated.unsqueeze(1), finite_obs, next_obs)
+    # a world that diverges is cut where it was last sound, as by a time limit: no number of it is
+    # learned from, and diverging neither pays nor costs. Its time is then up, and it starts anew
+    sound = (next_obs.abs() < DIVERGED).all(1) & (reward.abs() < DIVERGED)  # not where one is nan
+    envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
+    lost[step + 1] = ~sound & ~terminated
+    reward = torch.where(sound, reward, 0.0)
+    obs_rms.update(next_obs, sound)
     obs[step + 1] = obs_rms.scale(next_obs - obs_rms.mean)
+    obs[step + 1].copy_(torch.where(sound.unsqueeze(1), obs[step + 1], obs[step]))
     valid = dones[step] == 0
     storage["valid"][step] = valid
-    dones[step + 1] = terminated | truncated
+    dones[step + 1] = terminated | truncated | ~sound
     terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
     # rewards are divided by the deviation of their discounted sums; as in Gymnasium a
     # termination drops the sum before its reward comes in, a truncation keeps it
@@ -651,7 +660,6 @@ if __name__ == "__main__":
     # fast, both: what was asked for and can run here
     cudagraphs = args.cudagraphs and device.type == "cuda"
     mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
-    rollout_graph = cudagraphs and args.rollout_graph
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
     print(f"mode: {mode}")
@@ -663,7 +671,9 @@ if __name__ == "__main__":
 
     # environments
     envs = make_envs(args, device)
-    # fast, both: Warp's launches, captured. A class of your own may capture what it launches
+    # fast, both: Warp's launches, captured. A class of your own may capture what it launches, or
+    # have `capturable = False`, where a step waits for the device: then epochs alone are captured
+    rollout_graph = cudagraphs and args.rollout_graph and getattr(envs, "capturable", True)
     if isinstance(envs, WarpVectorEnv):
         if rollout_graph:
             envs.simulate, envs.derive = map(on_torch_stream, (envs.simulate, envs.derive))
@@ -703,12 +713,14 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    # rewards, dones, terminations, sums of discounted rewards, by whose std rewards are scaled, and
-    # of each episode so far return and length: (T + 1, N) each, on the device in one piece, which
-    # the host fetches once an iteration. Row T of the rewards is not used
-    signals = torch.zeros((6, T + 1, N), dtype=torch.float64, device=device)
+    # rewards, dones, terminations, sums of discounted rewards, by whose std rewards are scaled, of
+    # each episode so far return and length, and where a world diverged: (T + 1, N) each, on the
+    # device in one piece, which the host fetches once an iteration. Row T of rewards is not used
+    signals = torch.zeros((7, T + 1, N), dtype=torch.float64, device=device)
     space = envs.single_action_space
     low, high = (torch.from_numpy(x).to(device) for x in (space.low, space.high))
+    if checkpoint and hasattr(envs, "load"):
+        envs.load(checkpoint["envs"])
     next_obs = envs.reset()
     obs_rms.update(next_obs)
     obs[T] = obs_rms.scale(next_obs - obs_rms.mean)
@@ -757,12 +769,12 @@ if __name__ == "__main__":
             run_rollout()
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
-        rewards, dones, terminations, _, running_returns, running_lengths = on_host
-        rewards = rewards[:T]
+        rewards, dones, terminations, _, running_returns, running_lengths, lost = on_host
+        rewards, lost = rewards[:T], lost[1:] == 1
         valid = dones[:T] == 0
-        ended = (dones[1:] == 1) & ~np.isnan(running_returns[1:])  # (T, N)
+        ended = valid & (dones[1:] == 1) & ~lost & ~np.isnan(running_returns[1:])  # (T, N)
         if ended.any():  # means, as thousands of episodes may end in an iteration
-            ended_returns, ended_lengths = on_host[4:, 1:][:, ended]
+            ended_returns, ended_lengths = on_host[4:6, 1:][:, ended]
             episodic_returns.extend(map(float, ended_returns))
             writer.add_scalar("charts/episodic_return", ended_returns.mean(), global_step)
             writer.add_scalar("charts/episodic_length", ended_lengths.mean(), global_step)
@@ -791,6 +803,7 @@ if __name__ == "__main__":
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
 
         # Log
+        writer.add_scalar("charts/diverged", lost.mean(), global_step)
         for name, value in envs.metrics.items():
             writer.add_scalar(f"charts/{name}", value.item(), global_step)  # sync
         for name, value in zip(LOSSES, losses, strict=True):
@@ -813,6 +826,10 @@ if __name__ == "__main__":
         # Checkpoint
         if not np.isfinite(losses).all():  # before they are saved
             raise FloatingPointError(f"in iteration {iteration} {LOSSES} are {losses}")
+        if lost.mean() > 0.25:  # a fault of the task or of the learner
+            raise FloatingPointError(
+                f"in iteration {iteration} {lost.mean():.0%} of steps diverged"
+            )
         # subtle: read once; a signal between save and break would end the run unsaved
         last = iteration == args.num_iterations or len(stop_signals) > 0
         if last or iteration % args.checkpoint_interval == 0:
@@ -826,6 +843,7 @@ if __name__ == "__main__":
                 "obs_rms": [x.tolist() for x in vars(obs_rms).values()],
                 "return_rms": [x.tolist() for x in vars(return_rms).values()],
                 "rng": {device.type: rng.get_rng_state()},
+                "envs": envs.state() if hasattr(envs, "state") else None,
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
             save_checkpoint(run_dir, state)

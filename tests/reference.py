@@ -211,7 +211,7 @@ class Gymnasium:
             if isinstance(env.action_space, gym.spaces.Box):
                 action = action.clip(env.action_space.low, env.action_space.high)
             rows.append((env.reset()[0], 0.0, False, False) if done else env.step(action)[:4])
-        obs, raw, terminal, cut = map(np.array, zip(*rows, strict=True))
+        obs, raw, terminal, cut = self.checked(*map(np.array, zip(*rows, strict=True)))
         obs = self.seen_of(obs)
         seen = obs.copy()  # a diverged end is not counted
         obs[terminal] = np.where(np.isfinite(obs[terminal]), obs[terminal], 0)
@@ -222,6 +222,9 @@ class Gymnasium:
         reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, seen, 1)
         state = {"obs": obs, "dones": self.done, "terminations": terminal, "over": self.done}
         return state, reward, raw, self.done
+
+    def checked(self, *told):
+        return told
 
     def anew(self, iteration, state):
         return state, []
@@ -351,10 +354,14 @@ class Mass:
     action_space = gym.spaces.Box(-0.4, 1.5, (2,))
 
     def __init__(self, n):
-        self.n, self.episode = n, 0
+        self.n, self.episode, self.sick, self.late = n, 0, False, False
 
     def reset(self):
-        self.episode += 1
+        """A world that diverged is told so, and starts anew a step later."""
+        if self.late:
+            self.late = False
+            return (np.full(3, np.nan),)
+        self.episode, self.sick = self.episode + 1, False
         self.where = 0.3 * np.sin(7 * self.n + 3 * self.episode)
         self.speed, self.steps = 0.1 * np.cos(5 * self.n + self.episode), 0
         return (np.array([self.where, self.speed, (self.where * self.speed) ** 3]),)
@@ -363,15 +370,25 @@ class Mass:
         self.steps += 1
         self.speed = 0.9 * self.speed + 0.3 * action[0] - 0.1 * self.where
         self.where += self.speed
-        fallen = abs(self.where) > 1.2
+        odd = (self.n + 2 * self.episode) % 5 == 0 and self.episode > 1
+        self.sick |= odd and self.steps == 7
+        fallen = abs(self.where) > 1.2 and not self.sick
         seen = np.array([self.where, self.speed, (self.where * self.speed) ** 3])
-        if fallen:
+        if fallen and (self.n + self.episode) % 2 == 0:
             seen[1:] = np.nan, np.inf
-        return seen, self.speed - 0.2 * (action @ action), fallen, self.steps >= 20
+        paid = self.speed - 0.2 * (action @ action)
+        kind = self.n % 4 if self.sick else None
+        seen[1] = np.nan if kind == 0 else seen[1]
+        seen[2] = -1e11 if kind == 1 else seen[2]
+        return seen, {2: np.nan, 3: np.inf}.get(kind, paid), fallen, self.steps >= 20
 
 
 class OnDevice(Gymnasium):
     """Such worlds, whose first episodes have begun a while ago, and whose returns do not count."""
+
+    def __init__(self, h, seeds):
+        super().__init__(h, seeds)
+        self.sound, self.shares = self.obs, []  # last rows that were; of worlds lost, a step
 
     def begin(self, env_id, seeds):
         envs = [Mass(n) for n in range(len(seeds))]
@@ -380,10 +397,21 @@ class OnDevice(Gymnasium):
             env.steps = n * 20 // len(envs) * self.h.stagger
         return envs, first
 
+    def checked(self, obs, raw, terminal, cut):
+        """What diverged earns nothing and counts nowhere, and is cut if it has not ended."""
+        self.odd = ~(np.abs(np.hstack([obs, raw[:, None]])) < 1e10).all(1)
+        self.lost = self.odd & ~terminal
+        for env, lost in zip(self.envs, self.lost & ~self.done, strict=True):
+            env.late = lost
+        obs = np.where(self.odd[:, None], np.nan, obs)
+        return obs, np.where(self.odd, 0.0, raw), terminal, cut | self.lost
+
     def step(self, actions):
         first = np.array([env.episode == 1 for env in self.envs])
         state, reward, raw, ends = super().step(actions)
-        return state, reward, np.where(first & self.h.stagger, np.nan, raw), ends
+        self.sound = state["obs"] = np.where(self.odd[:, None], self.sound, state["obs"])
+        self.shares.append(self.lost.mean())
+        return state, reward, np.where(first & self.h.stagger | self.lost, np.nan, raw), ends
 
 
 def advantages(h, rewards, values, dones, terminations, over, **_):
@@ -582,4 +610,6 @@ def follow(h, network, policy, games, initial, trace):
                 break
         explained = 1 - np.nanvar(errors) / np.nanvar(found["returns"])
         found |= {"losses": [*np.mean(logged, 0), explained], "logged": logged, "last_kl": kl}
+        if hasattr(games, "shares"):
+            found["diverged"] = np.mean(games.shares[-T:])
         yield found | {"rate": rate, "episodes": episodes, "theta": theta}

@@ -90,6 +90,7 @@ class TwoChoices(gym.Wrapper):
 gym.register("TwoChoices-v0", lambda: TwoChoices(gym.make("CartPole-v1")))
 # flags with which eight updates show the idea
 SHOWN = {"dual_clip": ["--dual-clip", 0.9], "multidiscrete": ["--env-id", "TwoChoices-v0"]}
+SHOWN |= {"asymmetric_warp": ["--env-id", "worlds:Groups"]}
 SHOWN |= {"async_envs": ["--async-envs"], "first_visits": ["--env-id", "lock:Lock-v0"]}
 SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
 
@@ -107,7 +108,8 @@ def test_both_versions_have_the_idea(path, tmp_path):
             for name in (eager, f"{eager}_torchcompile")
         ]
         assert_the_same(*map(curves, runs), *runs)
-        if path.stem in ("multidiscrete", "minigrid", "asymmetric"):  # what the script refuses
+        # what the script refuses
+        if path.stem in ("multidiscrete", "minigrid", "asymmetric", "asymmetric_warp"):
             continue
         plain = curves(trained(eager, SIZES, tmp_path / "plain" / eager, None))
         same = curves(runs[0])["losses/value_loss"] == plain["losses/value_loss"]
@@ -160,23 +162,31 @@ def test_a_bonus_at_first_visits_alone(name, tmp_path):
     assert torch.equal(raw.storage["next_obs"][:40], raw.storage["obs"][1:])
 
 
-def test_the_critic_alone_sees_what_no_sensor_measures(tmp_path):
+@pytest.mark.parametrize(
+    ("idea", "env_id", "of", "sizes", "same"),
+    [
+        ("asymmetric", "Go1JoystickFlatTerrain-v1", "envpool", (48, 123), "state"),
+        ("asymmetric_warp", "worlds:Groups", "warp", (2, 3), "actor"),
+    ],
+)
+def test_the_critic_alone_sees_what_no_sensor_measures(idea, env_id, of, sizes, same, tmp_path):
     """The policy 48 entries of a Go1, the critic its own 123."""
-    change, of = edit(IDEAS / "asymmetric.patch", tmp_path), "ppo_continuous_action_envpool"
-    flags = [*TINY, "--env-id", "Go1JoystickFlatTerrain-v1"]
+    change, of = edit(IDEAS / f"{idea}.patch", tmp_path), f"ppo_continuous_action_{of}"
+    flags = [*TINY, "--env-id", env_id]
     run = run_main(of, *flags, runs_dir=tmp_path / "one", edit=change)
     obs = run.storage["obs"].flatten(0, 1).requires_grad_()
-    assert obs.shape[1] == 48 + 123 and run.agent.seen == 48
+    seen = run.agent.seen
+    assert obs.shape[1] == sum(sizes) and seen == sizes[0]
     probs, value = run.agent(obs)
     (of_policy,) = torch.autograd.grad(probs.base_dist.loc.sum(), obs)
     (of_critic,) = torch.autograd.grad(value.sum(), obs)
     for found, mine, others in (
-        (of_policy, slice(48), slice(48, None)),
-        (of_critic, slice(48, None), slice(48)),
+        (of_policy, slice(seen), slice(seen, None)),
+        (of_critic, slice(seen, None), slice(seen)),
     ):
         assert (found[:, mine].abs().amax(0) > 0).all() and (found[:, others] == 0).all()
-    run = run_main(of, *flags, "--value-obs-key", "state", runs_dir=tmp_path / "two", edit=change)
-    assert torch.equal(run.storage["obs"][..., :48], run.storage["obs"][..., 48:])
+    run = run_main(of, *flags, "--value-obs-key", same, runs_dir=tmp_path / "two", edit=change)
+    assert torch.equal(run.storage["obs"][..., :seen], run.storage["obs"][..., seen:])
 
 
 def test_the_best_policy_is_kept(tmp_path):

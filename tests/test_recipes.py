@@ -20,6 +20,7 @@ from lib import plots, recipes, records, tables
 
 ALL = recipes.recipes()
 TINY = {"script": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1024, "flags": "--gamma 0.9"}
+TINY |= {"score": 300}
 
 
 def call(*words):
@@ -34,7 +35,7 @@ def test_a_script_takes_a_recipe(name):
     about = ALL[name]
     script, *flags = recipes.command(about).split()
     args = tyro.cli(load(script).Args, args=flags)
-    assert args.compile and not args.cuda
+    assert getattr(args, "compile", False) != about.get("eager", False) and not args.cuda
     assert args.env_id == about["env_id"] and args.total_timesteps == about["total_timesteps"]
     assert records.split_variant(recipes.variant(about))[0] == script
     ids = envpool.list_all_envs() if "envpool" in script else gym.registry
@@ -93,8 +94,10 @@ def test_what_recipes_come_to(monkeypatch):
     found += [run(101, 9.0), run(102, 9.0), run(101, 9.0, variant="ppo_torchcompile:compile")]
     guide, _, caption = tables.recipe_table(found).rpartition("\n\n")
     row, other = guide.splitlines()[2:]
-    text = "| `Tiny` | 300 [133, 467] | 100 to 500 | 242 (1M, v0) | 1.5 (0.001024M) |"
-    assert row == text and other == "| `B` | not measured |  |  |  |"
+    text = "| `Tiny` | 300 [133, 467] | 100 to 500 | 242 (1M, v0) | 1.5 (0.001024M) | 300 in 90 s |"
+    assert row == text and other == "| `B` | not measured |  |  |  |  |"
+    missed = tables.recipe_table([r for r in found if r["seed"] != 5])
+    assert "| 300 not reached |" in missed, "by two of four"
     assert caption == "*P, 1 core a run, 2026-01-02; 5 seeds.*"
     assert "| 299 | 1 2 3 4 5 | 2 | 600 |" in tables.recipe_table(found, log=True)
     (ax,) = plots.plot_recipes(found).axes

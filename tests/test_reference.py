@@ -686,6 +686,8 @@ def check(job, runs_dir, edit=None):
                     close(found_rows, rows, job.tolerance, what)
                 mean = float(expected["bonus"][valid].mean())
                 curves.setdefault("charts/bonus", []).append((step, mean))
+            if "diverged" in expected:
+                curves.setdefault("charts/diverged", []).append((step, expected["diverged"]))
             for name, value in zip(losses_of(job), expected["losses"], strict=True):
                 curves.setdefault(f"losses/{name}", []).append((step, value))
             curves.setdefault("charts/learning_rate", []).append((step, expected["rate"]))

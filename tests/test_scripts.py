@@ -254,7 +254,6 @@ REFUSED = [  # script, flags, a word of the error
         ["--env-id", "Go1JoystickFlatTerrain-v1"],
         "must not see {'privileged_state'}",
     ),
-    ("ppo_continuous_action_warp", ["--env-id", "worlds:Unbounded"], "must be a bounded Box"),
     ("ppo_pixels", ["--env-id", "CartPole-v1"], "must be an image of uint8 or bool"),
     ("ppo_pixels", ["--env-id", "Board-v0"], "must be an image of uint8 or bool"),
     ("ppo_pixels", ["--env-id", "CarRacing-v3"], "must be Discrete"),

@@ -411,10 +411,22 @@ def test_a_pendulum_of_ones_own(tmp_path):
     assert run.summary["complete"]
 
 
-def test_nan_where_no_episode_ends(tmp_path):
-    """Ends the run before it gets into a checkpoint."""
-    with pytest.raises(FloatingPointError, match="in iteration 1 "):
-        run_main(EAGER, *TINY, "--env-id", "worlds:Middle", runs_dir=tmp_path)
+def test_where_all_worlds_diverge(tmp_path):
+    """The run ends before that gets into a checkpoint."""
+    with pytest.raises(FloatingPointError, match="in iteration 1 [3-6].% of steps diverged"):
+        run_main(EAGER, *TINY, "--env-id", "worlds:Broken", runs_dir=tmp_path)
+    assert not [*tmp_path.glob("*/checkpoint.pt")]
+
+
+def test_an_episode_that_diverged_is_none(tmp_path):
+    """Nor is the step after it, in which its time is up."""
+    flags = ["--num-envs", 4, "--num-steps", 40, "--total-timesteps", 320, "--no-stagger"]
+    run = run_main(EAGER, *TINY, *flags, "--env-id", "worlds:Middle", runs_dir=tmp_path)
+    lengths = [value for _, value in scalars(run.run_dir)["charts/episodic_length"]]
+    diverged = [value for _, value in scalars(run.run_dir)["charts/diverged"]]
+    assert min(lengths) > 8 and run.lost[:, 0].sum() > 5
+    assert np.isclose(diverged[-1], run.lost.mean()) and run.summary["complete"]
+    assert not run.valid[1:][run.lost[:-1]].any()
 
 
 # What a graph could not have
@@ -425,7 +437,7 @@ def rollout_of(envs, script, device):
     agent, size = script["Agent"](envs), envs.single_observation_space.shape[0]
     shapes = {"obs": (size,), "actions": envs.single_action_space.shape, "valid": ()}
     storage = {key: torch.zeros((2, envs.num_envs, *x), device=device) for key, x in shapes.items()}
-    signals = torch.zeros((6, 2, envs.num_envs), dtype=torch.float64, device=device)
+    signals = torch.zeros((7, 2, envs.num_envs), dtype=torch.float64, device=device)
     agent = agent if device == "cpu" else agent.to(device)
     Moments = script["RunningMeanStd"]
     obs_rms = Moments(np.zeros(size), np.ones(size), device=device)
@@ -477,9 +489,12 @@ def test_a_gpu_that_warp_does_not_find():
 
 @pytest.mark.parametrize("package", ["mujoco_warp", "warp"])
 def test_a_missing_package_is_named(package, tmp_path, monkeypatch):
+    """Where a task needs it; a class of one's own may not."""
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SystemExit, match=f"{package}.*: pip install mujoco mujoco-warp warp-lang$"):
-        variables(lambda text: text, tmp_path)
+    with pytest.raises(SystemExit, match="pip install mujoco mujoco-warp warp-lang$"):
+        run_main(EAGER, *TINY, "--env-id", "Hopper-v5", runs_dir=tmp_path)
+    run = run_main(EAGER, *TINY, "--env-id", "worlds:Unbounded", runs_dir=tmp_path)
+    assert run.summary["complete"]
 
 
 @pytest.mark.slow

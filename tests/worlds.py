@@ -1,5 +1,6 @@
 """Environments on the device without a simulator, for the scripts on MuJoCo Warp: a mass on a line
-that falls off, or is cut by the time limit, and whose last observation is not finite."""
+that falls off, where its last observation may not be finite, or is cut by the time limit. In some
+episodes it diverges in the seventh step, and no flag says so."""
 
 import gymnasium as gym
 
@@ -23,6 +24,7 @@ class Worlds:
         self.k = torch.zeros(num_envs, dtype=torch.int64, device=device)  # episodes begun
         self.elapsed = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.done = torch.ones(num_envs, dtype=torch.bool, device=device)
+        self.sick = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self.p, self.v = torch.zeros((2, num_envs), device=device)
 
     def first(self):
@@ -45,11 +47,19 @@ class Worlds:
         self.p.copy_(torch.where(anew, p, p_next))
         self.v.copy_(torch.where(anew, v, v_next))
         self.elapsed.add_(1).masked_fill_(anew, 0)
-        terminated = (self.p.abs() > 1.2) & ~anew
+        odd = ((self.n + 2 * self.k) % 5 == 0) & (self.k > 1)
+        self.sick |= odd & (self.elapsed == 7)
+        self.sick &= ~anew
+        terminated = (self.p.abs() > 1.2) & ~anew & ~self.sick
         truncated = (self.elapsed >= self.max_episode_steps) & ~anew
         self.done.copy_(terminated | truncated)
-        odd = torch.tensor([1.0, torch.nan, torch.inf], device=action.device)
-        obs = torch.where(terminated[:, None], self.observe() * odd, self.observe())
+        wild = torch.tensor([1.0, torch.nan, torch.inf], device=action.device)
+        fallen = terminated & ((self.n + self.k) % 2 == 0)
+        obs = torch.where(fallen[:, None], self.observe() * wild, self.observe())
+        kind = torch.where(self.sick, self.n % 4, -1)
+        obs[:, 1] = torch.where(kind == 0, torch.nan, obs[:, 1])
+        obs[:, 2] = torch.where(kind == 1, -1e11, obs[:, 2])
+        reward = torch.where(kind == 2, torch.nan, torch.where(kind == 3, torch.inf, reward))
         return obs, torch.where(anew, 0.0, reward), terminated, truncated
 
 
@@ -62,8 +72,32 @@ class Unbounded(Worlds):
 
 
 class Middle(Worlds):
-    """Sees nan where no episode ends."""
+    """Its first world sees nan once an episode."""
 
     def step(self, action):
         obs, *rest = super().step(action)
-        return torch.where(self.elapsed[:, None] == 3, torch.nan, obs), *rest
+        odd = (self.elapsed == 3) & (self.n == 0)
+        return torch.where(odd[:, None], torch.nan, obs), *rest
+
+
+class Broken(Worlds):
+    """All worlds see nan from their third step on."""
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return torch.where(self.elapsed[:, None] >= 3, torch.nan, obs), *rest
+
+
+class Groups(Worlds):
+    """What is seen is in two groups, `actor` a part of `critic`."""
+
+    sizes = {"actor": 2, "critic": 3}
+
+    def see(self, *groups):
+        self.groups, sizes = groups, [self.sizes[name] for name in groups]
+        self.single_observation_space = gym.spaces.Box(-float("inf"), float("inf"), (sum(sizes),))
+        return sizes
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return torch.cat([obs[:, : self.sizes[name]] for name in self.groups], 1), *rest

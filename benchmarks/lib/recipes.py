@@ -10,19 +10,21 @@ CHOOSING, REPORTED, AGAIN = range(101, 104), range(1, 6), range(6, 8)  # seeds
 
 
 def recipes() -> dict[str, dict]:
-    """{name: script, env_id, total_timesteps, flags, and zoo where it has one}."""
+    """{name: script, env_id, total_timesteps, flags; score; and zoo and eager where it has them}."""
     found = tomllib.loads(PATH.read_text())
     return {name: {"env_id": name} | recipe for name, recipe in found.items()}
 
 
 def variant(recipe: dict) -> str:
-    """As learning.py takes it: 'NAME_torchcompile:compile --flag value'."""
-    return f"{recipe['script']}_torchcompile:compile {recipe['flags']}".strip()
+    """As learning.py takes it: 'NAME_torchcompile:compile --flag value', or 'NAME --flag value'."""
+    how = "" if recipe.get("eager") else "_torchcompile:compile"
+    return f"{recipe['script']}{how} {recipe['flags']}".strip()
 
 
 def command(recipe: dict) -> str:
     """What ./run.sh is given."""
-    head = f"{recipe['script']}_torchcompile --compile --no-cuda --env-id {recipe['env_id']}"
+    how = "" if recipe.get("eager") else "_torchcompile --compile"
+    head = f"{recipe['script']}{how} --no-cuda --env-id {recipe['env_id']}"
     return f"{head} --total-timesteps {recipe['total_timesteps']} {recipe['flags']}".strip()
 
 

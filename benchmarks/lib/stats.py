@@ -134,7 +134,9 @@ def over_seeds(runs: list[dict]) -> str:
 
 
 def seconds_to(target: float, run: dict) -> float:
-    """Seconds after which the mean return of 50,000 steps first got to the target; inf if none."""
+    """Seconds after which the mean return of a twentieth of the run first got to the target; inf if
+    it never did."""
     steps, seconds, returns = np.array(run["curve"]).T
-    means = [returns[(steps > step - 50_000) & (steps <= step)].mean() for step in steps]
+    window = run["total_timesteps"] / 20
+    means = [returns[(steps > step - window) & (steps <= step)].mean() for step in steps]
     return float(np.where(np.array(means) >= target, seconds, np.inf).min())

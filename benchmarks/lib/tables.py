@@ -734,13 +734,14 @@ def million_steps(steps: int) -> str:
 
 def recipe_table(records: list[dict], log: bool = False) -> str:
     """What recipes come to, a row each: interquartile mean over seeds of a run's mean score by the
-    most likely actions, with its interval, the least and the most; the zoo's score; minutes. The
-    log has sampled actions' score too, how many sets of flags were tried, and two seeds more."""
+    most likely actions, with its interval, the least and the most; the zoo's score; minutes; and
+    the median seconds after which the return in training first got to the recipe's score. The log
+    has sampled actions' score too, how many sets of flags were tried, and two seeds more."""
     rows, shown = [], []
     for name, recipe in recipes().items():
         same = [r for r in runs_of(records, recipe) if "eval_deterministic" in r]
         shown += same
-        scored, ends, sampled, minutes, again = "not measured", "", "", "", ""
+        scored, ends, sampled, minutes, soon, again = "not measured", "", "", "", "", ""
         if same:
             scores = [r["eval_deterministic"]["mean"] for r in same]
             form = "{:,.0f}" if max(map(abs, scores)) >= 100 else "{:,.1f}"
@@ -748,6 +749,10 @@ def recipe_table(records: list[dict], log: bool = False) -> str:
             ends = f"{form} to {form}".format(min(scores), max(scores))
             sampled = form.format(iqm([r["eval"]["mean"] for r in same])[0])
             minutes = f"{took(same)} ({recipe['total_timesteps'] / 1e6:g}M)"
+            seconds = median(seconds_to(recipe["score"], r) for r in same)
+            soon = f"{recipe['score']:,} " + (
+                f"in {seconds:.0f} s" if seconds < np.inf else "not reached"
+            )
             others = values(runs_of(records, recipe, AGAIN), "eval_deterministic")
             again = "; ".join(form.format(found["mean"]) for found in others)
         zoo = ""
@@ -755,11 +760,11 @@ def recipe_table(records: list[dict], log: bool = False) -> str:
             value, steps, env_id = (recipe["zoo"][x] for x in ("return", "steps", "env_id"))
             old = f", {env_id.rpartition('-')[2]}" * (env_id != recipe["env_id"])
             zoo = f"{value:,} ({steps / 1e6:g}M{old})"
-        rows.append([f"`{name}`", scored, ends, zoo, minutes])
+        rows.append([f"`{name}`", scored, ends, zoo, minutes, soon])
         if log:
             seeds = " ".join(str(r["seed"]) for r in same)
             rows[-1] += [sampled, seeds, str(trials_of(records, recipe)), again]
-    header = ["task", "return [95% interval]", "least to most", "zoo's", "minutes (steps)"]
+    header = ["task", "return [95% interval]", "least to most", "zoo's", "minutes (steps)", "seconds to a score"]
     more = ["sampled actions", "seeds", "sets of flags tried", "seeds 6; 7"]
     table = rows_of(header + more * log, rows)
     if not shown:

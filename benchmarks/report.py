@@ -123,6 +123,7 @@ def parts(folder: Path) -> dict[str, str]:
         "ideas": tables.ideas_table(),
         "families": families and tables.families_table(families),
         "effects": tables.effects_table(read(folder / "ideas.jsonl")),
+        "visits": tables.visits_table(read(folder / "first_visits.jsonl")),
         "target": learning and tables.target_table(learning),
         **returns,
     }

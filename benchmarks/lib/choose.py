@@ -47,6 +47,11 @@ MORE = {  # pairs whose fast versions gain most, and why
     "ppo_continuous_action_lstm": "its LSTM does too",
     "ppo_continuous_action_warp": "its physics is captured as a graph, on a CPU too",
 }
+BONUSES = {  # of ppo_rnd with its patch, by what its variant has
+    "at first visits": "--num-envs",
+    "at every visit": "--no-first-visits",
+    "none": "--int-coef 0",
+}
 TARGETS = {"Walker2d-v4": 4000, "Pong-v5": 18}  # to get to in as few seconds as may be
 MACHINE = ("cpu", "cores", "gpu")
 TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")
@@ -324,3 +329,13 @@ def alone(records: list[dict]) -> list[dict]:
 def reach(runs: list[dict]) -> int:
     """The most steps that one of them took, or was to take."""
     return max(r["global_step"] if r["cut"] else r["total_timesteps"] for r in runs)
+
+
+def bonuses(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
+    """{environment, when a bonus is paid: runs of ppo_rnd with its patch of first visits}."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for r in sorted(records, key=lambda r: (r["env_id"], r["seed"])):
+        (*_, kind) = (name for name, flag in BONUSES.items() if flag in r["variant"])
+        found.setdefault((r["env_id"], kind), []).append(r)
+    order = [*BONUSES]
+    return dict(sorted(found.items(), key=lambda x: (x[0][0], order.index(x[0][1]))))

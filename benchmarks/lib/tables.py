@@ -32,6 +32,7 @@ from lib.choose import (
     TARGETS,
     WARM,
     alone,
+    bonuses,
     columns,
     commits_of_old,
     effects,
@@ -797,6 +798,22 @@ def zoo_table(records: list[dict]) -> str:
         return ""
     header = ["task", "system", "steps", "minutes", "return (seeds)"]
     return f"{rows_of(header, rows, text=2)}\n\n*{machine(shown[0])} a run, {when(shown)}.*"
+
+
+def visits_table(records: list[dict]) -> str:
+    """What ppo_rnd comes to when its bonus is paid at first visits, at every visit, or never; and
+    after how many seconds a twentieth of the run had a mean of 0.7."""
+    rows = []
+    for (env_id, kind), runs in bonuses(records).items():
+        each = " ".join(f"{r['mean_return']:.2f}" for r in runs)
+        found = [seconds_to(0.7, run) for run in runs]
+        soon = " ".join(f"{s:.0f}" if s < np.inf else "-" for s in found)
+        name = env_id.rpartition(":")[2].removeprefix("OneHot-MiniGrid-").removesuffix("-v0")
+        total = million_steps(runs[0]["total_timesteps"])
+        rows.append([f"{name}, {total} steps", kind, each, soon])
+    header = ["task", "a bonus", "return of each seed, from 1 on", "seconds to 0.7"]
+    table = rows_of(header, rows, text=2)
+    return f"{table}\n\n*{machine(records[0])} a run, {when(records)}.*" if records else ""
 
 
 def recipe_commands() -> str:

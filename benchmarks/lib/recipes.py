@@ -10,7 +10,7 @@ CHOOSING, REPORTED, AGAIN = range(101, 104), range(1, 6), range(6, 8)  # seeds
 
 
 def recipes() -> dict[str, dict]:
-    """{name: script, env_id, total_timesteps, flags; score; and zoo and eager where it has them}."""
+    """{name: script, env_id, total_timesteps, flags, score; zoo and eager where it has them}."""
     found = tomllib.loads(PATH.read_text())
     return {name: {"env_id": name} | recipe for name, recipe in found.items()}
 

@@ -765,7 +765,14 @@ def recipe_table(records: list[dict], log: bool = False) -> str:
         if log:
             seeds = " ".join(str(r["seed"]) for r in same)
             rows[-1] += [sampled, seeds, str(trials_of(records, recipe)), again]
-    header = ["task", "return [95% interval]", "least to most", "zoo's", "minutes (steps)", "seconds to a score"]
+    header = [
+        "task",
+        "return [95% interval]",
+        "least to most",
+        "zoo's",
+        "minutes (steps)",
+        "seconds to a score",
+    ]
     more = ["sampled actions", "seeds", "sets of flags tried", "seeds 6; 7"]
     table = rows_of(header + more * log, rows)
     if not shown:

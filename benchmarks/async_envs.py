@@ -1,0 +1,79 @@
+"""What the patch async_envs buys where a simulator's step takes milliseconds.
+
+    python benchmarks/async_envs.py               # 3 interleaved rounds, some 6 minutes on 2 cores
+
+CartPole whose step keeps a core busy for so many ms more, 8 environments, by ppo with the patch:
+steps per second with each environment in a process of its own and without. A run adds a line to
+results/async_envs.jsonl.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import gymnasium as gym
+from fork import IDEAS, apply
+from lib.records import RESULTS, ROOT, append, code, commit, machine, now, run_process, settings
+
+ENVS = {0.1: 4000, 1: 1500, 5: 500}  # ms of a step: steps/s of a second core's worth, about
+SECONDS = 20  # of a run, about
+
+
+class Slow(gym.Wrapper):
+    """Each step takes so many ms of a core longer."""
+
+    def __init__(self, env, ms):
+        super().__init__(env)
+        self.seconds = ms / 1000
+
+    def step(self, action):
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            pass
+        return self.env.step(action)
+
+
+def make(ms):
+    return Slow(gym.make("CartPole-v1", disable_env_checker=True), ms)
+
+
+for ms in ENVS:
+    gym.register(f"Slow{ms}-v0", partial(make, ms))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
+    args = parser.parse_args()
+    common = {"code": code("ppo"), "commit": commit(), "session": now(), **machine()}
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "ppo.py"
+        path.write_text((ROOT / "ppo" / "ppo.py").read_text())
+        apply(IDEAS / "async_envs.patch", path, "ppo.py")
+        ways = "--no-async-envs", "--async-envs"
+        for n, ms, flag in product(range(args.rounds), ENVS, ways):
+            steps = int(SECONDS * ENVS[ms] / 2) // 256 * 256
+            flags = ["--env-id", f"async_envs:Slow{ms}-v0", flag, "--num-envs", "8", "--num-steps"]
+            flags += ["32", "--total-timesteps", str(steps), "--no-cuda", "--runs-dir", place]
+            env = settings("ppo") | {"PYTHONPATH": str(ROOT / "benchmarks")}
+            run_process([sys.executable, str(path), *flags], os.environ | env)
+            (found,) = (x for x in Path(place).glob("*/summary.json"))
+            sps = json.loads(found.read_text())["sps"]
+            found.unlink()
+            case = {"ms": ms, "async": flag == ways[1], "round": n, "sps": sps}
+            command = shlex.join(["python", "ppo.py", *flags[:-2]])
+            append(args.results / "async_envs.jsonl", case | common | {"command": command})
+            print(f"{ms} ms, {flag}: {sps} steps/s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,6 @@ results/async_envs.jsonl.
 
 import argparse
 import json
-import os
 import shlex
 import sys
 import tempfile
@@ -64,7 +63,7 @@ def main() -> int:
             flags = ["--env-id", f"async_envs:Slow{ms}-v0", flag, "--num-envs", "8", "--num-steps"]
             flags += ["32", "--total-timesteps", str(steps), "--no-cuda", "--runs-dir", place]
             env = settings("ppo") | {"PYTHONPATH": str(ROOT / "benchmarks")}
-            run_process([sys.executable, str(path), *flags], os.environ | env)
+            run_process([sys.executable, str(path), *flags], env)
             (found,) = (x for x in Path(place).glob("*/summary.json"))
             sps = json.loads(found.read_text())["sps"]
             found.unlink()

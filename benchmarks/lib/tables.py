@@ -788,8 +788,8 @@ def zoo_table(records: list[dict]) -> str:
     rows, shown = [], []
     finished = [r for same in learned(records) for r in same if not r["cut"] and r["cores"] == 1]
     for name, recipe in recipes().items():
-        asked = "zoo", recipe["script"], recipe["env_id"]
-        zoo = [r for r in finished if (r["variant"], r["pair"], r["env_id"]) == asked]
+        asked = "zoo", recipe["env_id"]
+        zoo = [r for r in finished if (r["variant"], r["env_id"]) == asked]
         ours = [r for r in runs_of(records, recipe) if "eval_deterministic" in r]
         seeds = {r["seed"] for r in zoo} & {r["seed"] for r in ours}
         for system, runs in (("this recipe", ours), (NAMES["zoo"], zoo)):

@@ -65,7 +65,7 @@ def test_a_recipe_without_its_package(monkeypatch, capsys):
 @pytest.mark.slow
 def test_run_sh_prints_a_recipe_and_runs_it(tmp_path):
     """Further flags win; the printed command is the recipe's."""
-    more = ["--total-timesteps", "1024", "--no-compile", "--runs-dir", str(tmp_path)]
+    more = ["--total-timesteps", "1024", "--gamma", "0.9", "--runs-dir", str(tmp_path)]
     done = call("CartPole-v1", *more)
     shown = f"./run.sh {recipes.command(ALL['CartPole-v1'])} {' '.join(more)}"
     assert done.returncode == 0 and done.stdout.splitlines()[0] == shown

@@ -90,7 +90,7 @@ class TwoChoices(gym.Wrapper):
 gym.register("TwoChoices-v0", lambda: TwoChoices(gym.make("CartPole-v1")))
 # flags with which eight updates show the idea
 SHOWN = {"dual_clip": ["--dual-clip", 0.9], "multidiscrete": ["--env-id", "TwoChoices-v0"]}
-SHOWN |= {"asymmetric_warp": ["--env-id", "worlds:Groups"]}
+SHOWN |= {"asymmetric_warp": ["--env-id", "my_warp_env:HiddenPendulum"]}
 SHOWN |= {"async_envs": ["--async-envs"], "first_visits": ["--env-id", "lock:Lock-v0"]}
 SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
 
@@ -166,11 +166,11 @@ def test_a_bonus_at_first_visits_alone(name, tmp_path):
     ("idea", "env_id", "of", "sizes", "same"),
     [
         ("asymmetric", "Go1JoystickFlatTerrain-v1", "envpool", (48, 123), "state"),
-        ("asymmetric_warp", "worlds:Groups", "warp", (2, 3), "actor"),
+        ("asymmetric_warp", "my_warp_env:HiddenPendulum", "warp", (3, 5), "actor"),
     ],
 )
 def test_the_critic_alone_sees_what_no_sensor_measures(idea, env_id, of, sizes, same, tmp_path):
-    """The policy 48 entries of a Go1, the critic its own 123."""
+    """The policy 48 entries of a Go1, the critic its own 123; 3 and 5 of a pendulum."""
     change, of = edit(IDEAS / f"{idea}.patch", tmp_path), f"ppo_continuous_action_{of}"
     flags = [*TINY, "--env-id", env_id]
     run = run_main(of, *flags, runs_dir=tmp_path / "one", edit=change)

@@ -86,18 +86,3 @@ class Broken(Worlds):
     def step(self, action):
         obs, *rest = super().step(action)
         return torch.where(self.elapsed[:, None] >= 3, torch.nan, obs), *rest
-
-
-class Groups(Worlds):
-    """What is seen is in two groups, `actor` a part of `critic`."""
-
-    sizes = {"actor": 2, "critic": 3}
-
-    def see(self, *groups):
-        self.groups, sizes = groups, [self.sizes[name] for name in groups]
-        self.single_observation_space = gym.spaces.Box(-float("inf"), float("inf"), (sum(sizes),))
-        return sizes
-
-    def step(self, action):
-        obs, *rest = super().step(action)
-        return torch.cat([obs[:, : self.sizes[name]] for name in self.groups], 1), *rest

@@ -508,6 +508,55 @@ def families_table(records: list[dict]) -> str:
     return f"{table}\n\n*EnvPool {version}, {when(records)}, by `benchmarks/families.py`.*"
 
 
+def faults_table(records: list[dict]) -> str:
+    """What a fault of one world of 64 does to the others: runs that finished, and their returns."""
+    rows = []
+    for (fault,), same in groups(records, "fault").items():
+        row = [fault]
+        for _, runs in groups(same, "system").items():
+            ended = [r["return"] for r in runs if r["finished"]]
+            told = sorted({r["said"].partition(":")[0] for r in runs if not r["finished"]})
+            mean = f"{np.mean(ended):,.0f}, " if ended else ""
+            why = f" ({', '.join(told)})" if told else ""
+            row.append(f"{mean}{len(ended)} of {len(runs)}{why}")
+        rows.append(row)
+    if not rows:
+        return ""
+    header = ["world 0", "ours: mean return, runs that finished", "rsl_rl 5.4.2"]
+    return f"{rows_of(header, rows)}\n\n*{machine(records[0])} a run, {when(records)}.*"
+
+
+def simulators_table(records: list[dict]) -> str:
+    """Scores in EnvPool beside those of the same policies in Gymnasium's simulators."""
+    rows = []
+    for (env_id,), same in groups(records, "env_id").items():
+        row = [f"`{env_id}`", str(len(same) // 2)]
+        for _, runs in groups(same, "simulator").items():
+            form = "{:.0f}" if abs(runs[0]["mean"]) >= 100 else "{:.2f}"
+            row.append(" ".join(form.format(r["mean"]) for r in runs))
+        rows.append(row)
+    header = ["task", "policies", "in EnvPool", "in Gymnasium's"]
+    return rows_of(header, rows) if rows else ""
+
+
+def async_table(records: list[dict]) -> str:
+    """Steps/s with environments in processes of their own and without, by the ms of a step."""
+    rows = []
+    for (ms,), same in groups(records, "ms").items():
+        ways = [[r for r in same if r["async"] == way] for way in (False, True)]
+        pairs = zip(*ways, strict=True)
+        gain = median(b["sps"] / a["sps"] for a, b in pairs)
+        rows.append([f"{ms} ms", *(f"{median(values(way, 'sps')):,.0f}" for way in ways)])
+        rows[-1].append(f"{gain:.2f}")
+    if not rows:
+        return ""
+    header = ["a step of", "steps/s", "`--async-envs`", "times"]
+    count = max(r["round"] for r in records) + 1
+    days = when([{"date": r["session"]} for r in records])
+    note = f"{machine(records[0])}, {days}; medians of {count} interleaved rounds"
+    return f"{rows_of(header, rows)}\n\n*{note}.*"
+
+
 def ideas_table() -> str:
     """The patches of ppo/ideas: a row each, from what stands at its head."""
     rows = []

@@ -1,0 +1,48 @@
+"""Whether what was learned in EnvPool scores as much in Gymnasium's own simulator of the task.
+
+    python benchmarks/simulators.py runs/<run> ...
+
+Runs are those of ppo_envpool, or of a fork of it by --patch minigrid. ppo_eval plays 100 episodes
+of each by its own script, and 100 by ppo.py, which makes Gymnasium's environment of that id; for
+MiniGrid's ids that of examples/minigrid_envs.py. Each adds a line to results/simulators.jsonl.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from lib.records import RESULTS, ROOT, append, commit, machine, now, python, run_process
+
+MADE = "gym.make(args.env_id, "  # as ppo.py has it
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text, grids = (ROOT / "ppo" / "ppo.py").read_text(), Path(folder) / "grids.py"
+        assert text.count(MADE) == 1
+        grids.write_text(text.replace(MADE, 'gym.make(f"minigrid_envs:OneHot-{args.env_id}", '))
+        for run in args.runs:
+            about = json.loads((run / "summary.json").read_text())["args"]
+            other = grids if "MiniGrid" in about["env_id"] else ROOT / "ppo" / "ppo.py"
+            for simulator, more in (("EnvPool", []), ("Gymnasium", ["--script", other])):
+                flags = [run, "--episodes", 100, *more]
+                env = {"PYTHONPATH": os.fspath(ROOT / "examples")}
+                run_process(python("ppo/ppo_eval.py", *flags), env)
+                found = json.loads((run / "eval.json").read_text())
+                played = {key: found[key] for key in ("mean", "std", "episodes")}
+                case = {"env_id": about["env_id"], "seed": about["seed"], "simulator": simulator}
+                case |= {"date": now(), "commit": commit(), **machine()}
+                append(args.results / "simulators.jsonl", case | played)
+                print(*case.values(), *played.values(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -406,10 +406,12 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     next_obs, reward, terminated, truncated = envs.step(clipped)
     # a world that diverges is cut where it was last sound, as by a time limit: no number of it is
     # learned from, and diverging neither pays nor costs. Its time is then up, and it starts anew
-    sound = (next_obs.abs() < DIVERGED).all(1) & (reward.abs() < DIVERGED)  # not where one is nan
+    paid = reward.abs() < DIVERGED  # not where it is nan
+    sound = (next_obs.abs() < DIVERGED).all(1) & paid
     envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
     lost[step + 1] = ~sound & ~terminated
-    reward = torch.where(sound, reward, 0.0)
+    # where the simulator itself ended the episode, what it paid for that counts
+    reward = torch.where(sound | (terminated & paid), reward, 0.0)
     obs_rms.update(next_obs, sound)
     obs[step + 1] = obs_rms.scale(next_obs - obs_rms.mean)
     obs[step + 1].copy_(torch.where(sound.unsqueeze(1), obs[step + 1], obs[step]))

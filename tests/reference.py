@@ -404,7 +404,8 @@ class OnDevice(Gymnasium):
         for env, lost in zip(self.envs, self.lost & ~self.done, strict=True):
             env.late = lost
         obs = np.where(self.odd[:, None], np.nan, obs)
-        return obs, np.where(self.odd, 0.0, raw), terminal, cut | self.lost
+        unpaid = self.lost | ~(np.abs(raw) < 1e10)
+        return obs, np.where(unpaid, 0.0, raw), terminal, cut | self.lost
 
     def step(self, actions):
         first = np.array([env.episode == 1 for env in self.envs])

@@ -4,7 +4,7 @@
                                                    # to make that environment, which has rsl_rl
 
 64 pendulums of examples/my_warp_env.py, 400,000 steps. World 0 fails in step 100 of the run and
-every 1,000 steps after that: until it starts anew it sees nan, or 1e20, or stands still; or it
+every 1,000 steps after that: until it starts anew it sees nan, 1e20 or 5e9, or stands still; or it
 earns inf once. Each learner has its own usual settings. A run adds a line to results/faults.jsonl:
 whether it finished, its last words if not, and the mean return of the last 100 episodes of all
 other worlds, as the pendulums themselves count it.
@@ -27,7 +27,7 @@ from my_warp_env import Pendulum
 
 import torch
 
-FAULTS = "none", "nan observation", "inf reward", "huge observation", "frozen"
+FAULTS = "none", "nan observation", "inf reward", "huge observation", "5e9 observed", "frozen"
 SYSTEMS = "ours", "rsl_rl"
 STEPS, WORLDS, ROLLOUT = 400_000, 64, 64
 RSL = {  # of mjlab's own settings for its cart and pole: what its runner asks for
@@ -83,6 +83,8 @@ class Faulty(Pendulum):
             obs[0] = torch.nan
         elif self.failing and self.fault == "huge observation":
             obs[0] = 1e20
+        elif self.failing and self.fault == "5e9 observed":
+            obs[0] = 5e9
         elif self.steps % 1000 == 100 and self.fault == "inf reward":
             reward[0] = torch.inf
         elif self.failing and self.fault == "frozen":

@@ -40,6 +40,7 @@ class Task:
         self.single_action_space = gym.spaces.Box(-INF, INF, shape)  # mjlab bounds what it needs to
         self.done = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self.logged = {}  # what mjlab's managers said since `metrics` were read, by name
+        self.steps_before = 0  # of the run that is resumed
 
     def see(self, *groups):
         """Observations are these groups of mjlab's, joined; returns their sizes."""
@@ -54,7 +55,8 @@ class Task:
 
     @property
     def metrics(self):
-        """Means over the steps since the last call: terms of the reward, ends, curricula."""
+        """Means of what mjlab logged since the last call: terms of the reward, ends, curricula. The
+        step that is for nothing, after an episode's end, is among it."""
         means = {name: torch.stack(values).mean() for name, values in self.logged.items()}
         self.logged.clear()
         return means
@@ -72,14 +74,20 @@ class Task:
         return {"steps": self.env.common_step_counter, "levels": levels}
 
     def load(self, state):
-        self.env.common_step_counter = state["steps"]
+        self.steps_before = state["steps"]
         if state["levels"] is not None:
-            worlds = torch.arange(len(self.done)) % len(state["levels"])
-            self.env.scene.terrain.terrain_levels.copy_(state["levels"][worlds])
+            terrain, worlds = self.env.scene.terrain, torch.arange(len(self.done))
+            terrain.terrain_levels.copy_(state["levels"][worlds % len(state["levels"])])
+            stay = torch.zeros_like(terrain.terrain_levels)
+            terrain.update_env_origins(worlds.to(stay.device), stay, stay)
 
     def reset(self):
         self.done.zero_()
-        return self.joined(self.env.reset()[0])
+        obs = self.joined(self.env.reset()[0])
+        # subtle: curricula take step 0 for the first reset, in which nothing is to be judged
+        self.env.common_step_counter += self.steps_before
+        self.steps_before = 0
+        return obs
 
     def step(self, action):
         anew = self.done.clone()

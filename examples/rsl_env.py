@@ -1,6 +1,7 @@
-"""Environments with rsl_rl's interface, VecEnv, for ppo_continuous_action_warp. Isaac Lab, mjlab,
-MuJoCo Playground, Genesis' examples and forks of legged_gym have such a wrapper. Here it is
-mjlab's; for another simulator `Cartpole` is the function to write anew:
+"""Environments with the interface of rsl_rl 5, VecEnv, for ppo_continuous_action_warp. Here it is
+mjlab's wrapper, the only one that was tried; for another simulator `Cartpole` is the function to
+write anew. It needs `episode_length_buf`, which MuJoCo Playground's wrapper has not, and groups of
+observations, of which the policy sees `actor`. A curriculum does not go on with --resume.
 
     python -m venv ../mjlab
     ../mjlab/bin/pip install torch mjlab==1.6.0 gymnasium tyro tqdm tensorboard

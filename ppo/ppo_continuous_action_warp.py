@@ -164,7 +164,8 @@ class WarpVectorEnv:
     A class of your own, for `--env-id module:Class`, needs what the script uses:
     Class(num_envs, device)
     single_observation_space, single_action_space: Boxes, (D,) and (A,)
-    max_episode_steps; elapsed: (N,), steps of each episode, which the script may change
+    max_episode_steps; elapsed: (N,), steps of each episode, which the script may change: where they
+    are max_episode_steps or more after a step, it is truncated
     metrics: {name: tensor ()}, logged once an iteration; may be empty
     state() -> what load(state) of a resumed run goes on with, a curriculum; may both be left out
     reset() -> obs (N, D) float32
@@ -404,8 +405,8 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     actions[step] = action
     clipped = action.clamp(low, high)  # (N, A)
     next_obs, reward, terminated, truncated = envs.step(clipped)
-    # a world that diverges is cut where it was last sound, as by a time limit: no number of it is
-    # learned from, and diverging neither pays nor costs. Its time is then up, and it starts anew
+    # a world that diverges is cut as by a time limit, and what it saw before stands in for what it
+    # sees now: to diverge is worth what it is to stay. Its time is then up, and it starts anew
     paid = reward.abs() < DIVERGED  # not where it is nan
     sound = (next_obs.abs() < DIVERGED).all(1) & paid
     envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
@@ -640,6 +641,7 @@ if __name__ == "__main__":
     if checkpoint and hasattr(envs, "load"):
         envs.load(checkpoint["envs"])
     next_obs = envs.reset()
+    assert next_obs.abs().max() < DIVERGED, "a first observation is not sound"  # sync
     obs_rms.update(next_obs)
     obs[T] = obs_rms.scale(next_obs - obs_rms.mean)
     # --stagger: where episodes end by their time limit alone, all would end in the same step for

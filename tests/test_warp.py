@@ -418,6 +418,13 @@ def test_where_all_worlds_diverge(tmp_path):
     assert not [*tmp_path.glob("*/checkpoint.pt")]
 
 
+def test_first_observations_that_are_not_sound(tmp_path, monkeypatch):
+    """Nothing is trained from them."""
+    monkeypatch.setattr(worlds.Worlds, "reset", lambda self: torch.full((len(self.n), 3), 1e11))
+    with pytest.raises(AssertionError, match="a first observation is not sound"):
+        run_main(EAGER, *TINY, "--env-id", "worlds:Worlds", runs_dir=tmp_path)
+
+
 def test_an_episode_that_diverged_is_none(tmp_path):
     """Nor is the step after it, in which its time is up."""
     flags = ["--num-envs", 4, "--num-steps", 40, "--total-timesteps", 320, "--no-stagger"]

@@ -21,7 +21,7 @@ import gymnasium as gym
 from fork import IDEAS, apply
 from lib.records import RESULTS, ROOT, append, code, commit, machine, now, run_process, settings
 
-ENVS = {0.1: 4000, 1: 1500, 5: 500}  # ms of a step: steps/s of a second core's worth, about
+ENVS = {0.1: 4000, 1: 1500, 5: 500}  # ms of a step: twice the steps/s to expect, for its length
 SECONDS = 20  # of a run, about
 
 

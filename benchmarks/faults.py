@@ -4,10 +4,10 @@
                                                    # to make that environment, which has rsl_rl
 
 64 pendulums of examples/my_warp_env.py, 400,000 steps. World 0 fails in step 100 of the run and
-every 1,000 steps after that: until it starts anew it sees nan, 1e20 or 5e9, or stands still; or it
-earns inf once. Each learner has its own usual settings. A run adds a line to results/faults.jsonl:
-whether it finished, its last words if not, and the mean return of the last 100 episodes of all
-other worlds, as the pendulums themselves count it.
+every 1,000 steps after that: until it starts anew it sees nan, 1e20, 5e9 or 1e4, or stands still;
+or it earns inf once. Each learner has its own usual settings. A run adds a line to
+results/faults.jsonl: whether it finished, its last words if not, and the mean return of the last
+100 episodes of all other worlds, as the pendulums themselves count it.
 """
 
 import argparse
@@ -27,7 +27,9 @@ from my_warp_env import Pendulum
 
 import torch
 
-FAULTS = "none", "nan observation", "inf reward", "huge observation", "5e9 observed", "frozen"
+SEEN = {"nan observation": torch.nan, "huge observation": 1e20, "5e9 observed": 5e9}
+SEEN |= {"1e4 observed": 1e4}
+FAULTS = "none", *SEEN, "inf reward", "frozen"
 SYSTEMS = "ours", "rsl_rl"
 STEPS, WORLDS, ROLLOUT = 400_000, 64, 64
 RSL = {  # of mjlab's own settings for its cart and pole: what its runner asks for
@@ -79,12 +81,8 @@ class Faulty(Pendulum):
         self.failing &= not anew[0]
         if self.steps % 1000 == 100 and not anew[0]:
             self.failing = self.fault != "none"
-        if self.failing and self.fault == "nan observation":
-            obs[0] = torch.nan
-        elif self.failing and self.fault == "huge observation":
-            obs[0] = 1e20
-        elif self.failing and self.fault == "5e9 observed":
-            obs[0] = 5e9
+        if self.failing and self.fault in SEEN:
+            obs[0] = SEEN[self.fault]
         elif self.steps % 1000 == 100 and self.fault == "inf reward":
             reward[0] = torch.inf
         elif self.failing and self.fault == "frozen":

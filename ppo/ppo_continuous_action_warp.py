@@ -406,7 +406,7 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     clipped = action.clamp(low, high)  # (N, A)
     next_obs, reward, terminated, truncated = envs.step(clipped)
     # a world that diverges is cut as by a time limit, and what it saw before stands in for what it
-    # sees now: to diverge is worth what it is to stay. Its time is then up, and it starts anew
+    # sees now. Where rewards are costs that pays: it saves a step's. Then it starts anew
     paid = reward.abs() < DIVERGED  # not where it is nan
     sound = (next_obs.abs() < DIVERGED).all(1) & paid
     envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)

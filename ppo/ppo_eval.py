@@ -212,8 +212,13 @@ class Policy:
         self.script = execute(path)
         with open(path, encoding="utf-8") as file:
             self.text = file.read()
-        nodes = ast.walk(ast.parse(self.text))
-        nodes = sorted((x for x in nodes if hasattr(x, "lineno")), key=lambda node: node.lineno)
+        tree = ast.parse(self.text)
+        nodes = (x for x in ast.walk(tree) if hasattr(x, "lineno"))
+        nodes = sorted(nodes, key=lambda node: node.lineno)
+        self.assigned = [x for x in nodes if isinstance(x, ast.Assign | ast.AugAssign)]
+        # where the loop is, whose step is a function on the device
+        loop = [x for x in tree.body if isinstance(x, ast.If) or "env_step" == vars(x).get("name")]
+        self.in_loop = {x for part in loop for x in ast.walk(part)}
         self.lines = [ast.unparse(x) for x in nodes if isinstance(x, ast.Assign)]
         self.calls = [ast.unparse(x) for x in nodes if isinstance(x, ast.Call)]
         saved, known = checkpoint["args"], self.script.Args.__annotations__
@@ -282,11 +287,16 @@ class Policy:
 
     def read_main(self):
         """What main does around the agent: its reset, what the agent sees, how it acts."""
-        for text in self.lines:  # it would play with the number that __init__ gives
-            name = text.split(" = ")[0]
-            if name.startswith("agent."):
+        for node in self.assigned:
+            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            if name.startswith("agent."):  # it would play with the number that __init__ gives
                 why = "which a checkpoint does not have: a buffer (register_buffer) it has"
                 raise CannotPlay(f"{self.path}: main sets {name}, {why}")
+            again = isinstance(node, ast.AugAssign)
+            again |= name in {x.id for x in ast.walk(node.value) if isinstance(x, ast.Name)}
+            if name in ("action", "actions", "next_obs") and again and node in self.in_loop:
+                why = "which ppo_eval does not do: put it into make_envs or Agent"
+                raise CannotPlay(f"{self.path}: main has {ast.unparse(node)!r}, {why}")
         self.reset_call = self.line(".*", r"^envs\.reset\(")
         rows = [self.line(x, r"\bnext_obs\b") for x in (r"obs\[T\]", r"obs\[step \+ 1\]")]
         if rows[0] != rows[1]:

@@ -894,16 +894,41 @@ def test_what_cannot_be_scored_is_refused(runs, tmp_path):
         evaluation.load(str(tmp_path))
 
 
-def test_an_attribute_that_main_sets_is_refused(tmp_path):
+@pytest.mark.parametrize("change", ["agent.scale = 1.0 / iteration", "agent.scale *= 0.9"])
+def test_an_attribute_that_main_sets_is_refused(change, tmp_path):
     """A checkpoint does not have it, so that another policy would play; a buffer it has."""
 
     def fork(text):
-        text = text.replace("# Rollout\n", "# Rollout\n        agent.scale = 1.0 / iteration\n")
-        assert text.count("agent.scale") == 1
+        text = text.replace("# Rollout\n", f"# Rollout\n        {change}\n")
+        text = text.replace(
+            "        self.critic = nn", "        self.scale = 1.0\n        self.critic = nn"
+        )
+        assert text.count(".scale") == 2
         return text
 
     flags = "--num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 16".split()
     ppo_eval = importlib.import_module("ppo_eval")
     run = run_main("ppo", *flags, runs_dir=tmp_path, edit=fork)
     with pytest.raises(ppo_eval.CannotPlay, match="main sets agent.scale"):
+        ppo_eval.load(run.run_dir)
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        ("            next_obs, reward,", "            action = torch.tanh(action)\n"),
+        ("            next_obs, reward,", "            action *= 0.5\n"),
+        ("            obs[step + 1] = ", "            next_obs = np.tanh(next_obs)\n"),
+    ],
+)
+def test_what_main_does_to_actions_and_observations_is_refused(place, change, tmp_path):
+    """Under a name that is read: the evaluation would play without it."""
+
+    def fork(text):
+        assert text.count(place) == 1
+        return text.replace(place, change + place)
+
+    ppo_eval = importlib.import_module("ppo_eval")
+    run = run_main("ppo_continuous_action", *TINY, runs_dir=tmp_path, edit=fork)
+    with pytest.raises(ppo_eval.CannotPlay, match="put it into make_envs or Agent"):
         ppo_eval.load(run.run_dir)

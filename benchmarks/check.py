@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -127,12 +128,17 @@ class Pair:
         return said + "to the last bit"
 
     def compiled(self) -> str:
-        """The first two updates' losses."""
+        """The first two updates' losses, and who acts in the end."""
         torch._inductor.config.fallback_random = True  # noise in a loss as the eager version's
-        run = self.train(self.fast, "--compile", name="compiled")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run = self.train(self.fast, "--compile", name="compiled")
+        why = [str(x.message) for x in caught if str(x.message).startswith("PyTorch acts")]
+        acts = why[0] if why else f"{'NumPy' if vars(run).get('numpy_acting') else 'PyTorch'} acts"
         assert "compile" in run.mode, f"ran in mode {run.mode}"
         found = assert_close(self.curves[self.eager], curves(run), 2, self.bound)
-        return f"losses of two updates within {found:.1g} of their size (bound {self.bound:g})"
+        near = f"losses of two updates within {found:.1g} of their size (bound {self.bound:g})"
+        return f"{near}; {acts}"
 
     def resumed(self) -> str:
         """Each version goes on with the other's run, and first with a learning rate of 0."""

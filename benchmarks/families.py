@@ -27,9 +27,9 @@ from tqdm import tqdm
 SCRIPTS = ("ppo_envpool", "ppo_continuous_action_envpool")
 REASONS = {  # a pattern of the last error: what it says, in a few words
     r"has pixels": "images",
-    r"not MultiDiscrete|not Box\(.*?\), u?int\d+\) A": "several choices at once",
+    r"actions MultiDiscrete|actions Box\(.*?\), u?int\d+\)": "several choices at once",
     r"must not see": "what no sensor measures is among the observations",
-    r"a bounded Box of floats, not Box.*inf": "unbounded actions",
+    r"actions Box.*inf.* must be a bounded Box": "unbounded actions",
     r"rows of": "several players",
     r"system Qt 5": "Qt 5 is missing on the system",
     r"cannot open shared object|\.so": "a library is missing on the system",

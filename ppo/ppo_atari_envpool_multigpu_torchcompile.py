@@ -20,9 +20,9 @@ minibatch; Args counts all ranks'. `sync`: the host waits for the GPU. A lost li
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule and from_module
 #   "tensordict>=0.15",
+#   "torch>=2.11,<2.16",
 #   "envpool>=1.2.5",
 #   "numpy>=2",
 #   "tyro>=1.0.17",
@@ -32,12 +32,6 @@ minibatch; Args counts all ranks'. `sync`: the host waits for the GPU. A lost li
 # ]
 # ///
 import argparse
-
-# fast, CUDA graph: frees the graph that holds calls of NCCL, however the process ends
-import atexit
-
-# fast, CUDA graph: the agent that acts is a copy
-import copy
 import json
 import os
 import random
@@ -45,9 +39,6 @@ import re
 import signal
 import sys
 import time
-
-# fast, CUDA graph: says so where no graph replays
-import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -63,12 +54,18 @@ import torch.distributed as dist
 import torch.distributed.nn  # before the group is made: else its defaults keep the group alive
 import torch.nn as nn
 import torch.optim as optim
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-from tensordict import from_module
-from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
+
+# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# isort: split
+import atexit  # CUDA graph: frees the graph that holds calls of NCCL, however the process ends
+import copy  # CUDA graph: the agent that acts is a copy
+import warnings  # CUDA graph: says so where no graph replays
+
+# CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict import from_module
+from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 

@@ -20,9 +20,9 @@ Shapes: T num_steps, N num_envs, A number of actions, B = T * N rows, M of them 
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule and from_module
 #   "tensordict>=0.15",
+#   "torch>=2.11,<2.16",
 #   "ale-py>=0.12",
 #   "gymnasium>=1.3",
 #   "numpy>=2",
@@ -33,9 +33,6 @@ Shapes: T num_steps, N num_envs, A number of actions, B = T * N rows, M of them 
 # ]
 # ///
 import argparse
-
-# fast, CUDA graph: the agent that acts is a copy
-import copy
 import json
 import os
 import random
@@ -43,9 +40,6 @@ import re
 import signal
 import sys
 import time
-
-# fast, CUDA graph: says so where no graph replays
-import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,12 +53,17 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-from tensordict import from_module
-from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
+
+# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# isort: split
+import copy  # CUDA graph: the agent that acts is a copy
+import warnings  # CUDA graph: says so where no graph replays
+
+# CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict import from_module
+from tensordict.nn import CudaGraphModule
 
 gym.register_envs(ale_py)  # ALE/...
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it

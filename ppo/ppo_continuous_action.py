@@ -119,7 +119,7 @@ def make_envs(args):
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
-    assert bounded, f"actions must be a bounded Box of floats, not {space}"
+    assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo)"
     return envs
 
 

@@ -117,10 +117,10 @@ def make_envs(args, seeds):
     envs = envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), seed=seeds.tolist())
     obs_space, space = envs.single_observation_space, envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
-    assert bounded, f"actions must be a bounded Box of floats, not {space}"
+    assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo_envpool)"
     assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
     privileged = {"critic", "privileged_state"} & {*getattr(obs_space, "spaces", {})}
-    assert not privileged, f"a policy must not see {privileged}, what no sensor measures"
+    assert not privileged, f"a policy must not see {privileged}: see ideas/asymmetric.patch"
 
     def join(obs):
         arrays = obs.values() if isinstance(obs, dict) else [obs]

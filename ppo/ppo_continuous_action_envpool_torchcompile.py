@@ -20,9 +20,9 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
+#   "torch>=2.11,<2.16",
 #   "envpool>=1.2.5",
 #   "gymnasium>=1.3",
 #   "numpy>=2",
@@ -33,9 +33,6 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # ]
 # ///
 import argparse
-
-# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
-import copy
 import json
 import os
 import random
@@ -43,9 +40,6 @@ import re
 import signal
 import sys
 import time
-
-# fast, both: says so where PyTorch acts after all, or where no graph replays
-import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,12 +53,17 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-from tensordict.nn import CudaGraphModule
 from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
+
+# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# isort: split
+import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import warnings  # both: says so where PyTorch acts after all, or where no graph replays
+
+# CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -132,10 +131,10 @@ def make_envs(args, seeds):
     envs = envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), seed=seeds.tolist())
     obs_space, space = envs.single_observation_space, envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
-    assert bounded, f"actions must be a bounded Box of floats, not {space}"
+    assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo_envpool)"
     assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
     privileged = {"critic", "privileged_state"} & {*getattr(obs_space, "spaces", {})}
-    assert not privileged, f"a policy must not see {privileged}, what no sensor measures"
+    assert not privileged, f"a policy must not see {privileged}: see ideas/asymmetric.patch"
 
     def join(obs):
         arrays = obs.values() if isinstance(obs, dict) else [obs]
@@ -333,20 +332,22 @@ def numpy_act(act, agent, obs):
     """act for the next rollout, by the agent's own layers and from the same random numbers.
 
     obs: (T + 1, N, D); row 0 comes next.
-    subtle: before each rollout it is held against act, on some rows. So a fork that changes the
-    network, the policy or what is drawn is seen: act itself acts then, and a warning says so. An
-    act that acts otherwise later in a rollout, as by counting its calls, is not.
+    subtle: before each rollout it is held against act, on some rows of the rollout before. So a
+    fork that changes the network, the policy or what is drawn is seen: act itself acts from then
+    on, and a warning says so. What act does in few rows is seen after some twenty of them.
     """
     try:
         host = copy.deepcopy(agent).cpu() if obs.is_cuda else agent  # sync
         actor = in_numpy(host.actor_mean)
-        rows = obs[:: len(obs) // 8 + 1].flatten(0, 1).cpu()  # (up to 8 * N, D); sync
-        nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
-        mean, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
-        # rounding parts the two by no more than a change in the sixth digit of some inputs does
-        rounding = 1e-4, 1e-4 + (nudged - mean).abs().max().item()
-        std = host.policy(rows).stddev  # (rows, A)
+        rows = obs.flatten(0, 1)  # ((T + 1) * N, D)
+        some = slice(None, None, len(rows) // 256 | 1)  # odd: of all environments
+        rows = rows[some].cpu()  # (up to 512, D); sync
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
+            mean, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
+            # rounding parts the two by no more than a change in the sixth digit of some inputs does
+            rounding = 1e-4, 1e-4 + (nudged - mean).abs().max().item()
+            std = host.policy(rows).stddev  # (rows, A)
             state = torch.get_rng_state()
             others = random.getstate(), np.random.get_state()
             action = act(host, rows)
@@ -357,21 +358,23 @@ def numpy_act(act, agent, obs):
             same &= all(map(np.array_equal, others[1], np.random.get_state()))
             random.setstate(others[0])
             np.random.set_state(others[1])
-        same &= torch.allclose(action, expected, *rounding) and not (std != std[0]).any()
-        if not same:
-            raise ValueError("act does not just sample actor_mean plus noise of one deviation")
+            same &= torch.allclose(action, expected, *rounding) and not (std != std[0]).any()
+            if not same:
+                raise ValueError("act does not just sample actor_mean plus noise of one deviation")
         noise = torch.empty((len(obs) - 1, obs.shape[1], mean.shape[-1]), device=obs.device)
         for row in noise:  # as probs.sample() draws it
             row.normal_()
         scaled_noise = iter(noise.cpu().numpy() * std[0].numpy())  # sync
 
-        def sample(agent, obs):
+        def sample(other, obs):
+            if other is not agent:
+                raise ValueError("NumPy acts by agent alone: give --no-numpy-acting")
             action = actor(obs.cpu().numpy()) + next(scaled_noise)  # sync
             return torch.from_numpy(action).to(obs.device)  # sync
 
         return sample
     except Exception as error:  # what a fork's network raises is its own affair
-        warnings.warn(f"PyTorch acts, some 0.1 ms a step slower: {error}", stacklevel=2)
+        warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=2)
         return act
 
 
@@ -568,9 +571,11 @@ if __name__ == "__main__":
             first_obs, _ = envs.reset(options={"reset_mask": anew})  # of these alone
             obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
             dones[0, anew] = running_returns[anew] = running_lengths[anew] = 0
-        # fast, both: derived anew, from the agent as it is now
-        if numpy_acting:
+        # fast, both: derived anew, from the agent as it is now. PyTorch acts first: its rollout
+        # shows what NumPy has to do
+        if numpy_acting and iteration > first_iteration:
             act = numpy_act(torch_act, agent, obs)
+            numpy_acting = act is not torch_act
         for step in range(T):
             action = act(agent, obs[step])  # sync: torch.normal checks its std
             actions[step] = action

@@ -21,9 +21,9 @@ M = T * E rows, all those of E environments.
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
+#   "torch>=2.11,<2.16",
 #   "gymnasium[mujoco]>=1.3",
 #   "gymnasium[box2d]>=1.3; python_version < '3.14'",
 #   "numpy>=2",
@@ -34,9 +34,6 @@ M = T * E rows, all those of E environments.
 # ]
 # ///
 import argparse
-
-# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
-import copy
 import json
 import os
 import random
@@ -44,9 +41,6 @@ import re
 import signal
 import sys
 import time
-
-# fast, both: says so where PyTorch acts after all, or where no graph replays
-import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,12 +53,17 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-from tensordict.nn import CudaGraphModule
 from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
+
+# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# isort: split
+import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import warnings  # both: says so where PyTorch acts after all, or where no graph replays
+
+# CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -145,7 +144,7 @@ def make_envs(args):
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
-    assert bounded, f"actions must be a bounded Box of floats, not {space}"
+    assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo_lstm)"
     return envs
 
 
@@ -428,7 +427,7 @@ def checked_weights(act, agent, storage, obs, dones, lstm_state):
             raise ValueError("agent_numpy is not what act does")
         return weights
     except Exception as error:  # what a fork's network raises is its own affair
-        warnings.warn(f"PyTorch acts, some 0.3 ms a step slower: {error}", stacklevel=2)
+        warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {error}", stacklevel=2)
         return None
 
 

@@ -19,9 +19,9 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
+#   "torch>=2.11,<2.16",
 #   "mujoco>=4",
 #   "mujoco-warp>=4",
 #   "warp-lang>=1.15",
@@ -43,9 +43,6 @@ import re
 import signal
 import sys
 import time
-
-# fast, CUDA graph: says so where no graph replays
-import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,12 +65,16 @@ except ImportError:  # TASKS need them, a class of your own may not
 import torch
 import torch.nn as nn
 import torch.optim as optim
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-from tensordict.nn import CudaGraphModule
 from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
+
+# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# isort: split
+import warnings  # CUDA graph: says so where no graph replays
+
+# CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small

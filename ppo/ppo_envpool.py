@@ -117,8 +117,8 @@ def make_envs(args, seeds):
     envs = envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), seed=seeds.tolist())
     obs_space, space = envs.single_observation_space, envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
-    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
-    assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+    assert discrete, f"actions {space} must be Discrete (Box: ppo_continuous_action_envpool)"
+    assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_atari_envpool.py"
 
     def flat(obs, space):
         if isinstance(obs, dict):

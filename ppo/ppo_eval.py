@@ -64,6 +64,9 @@ from tqdm import tqdm
 import torch
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
+# a flag that a fork has annealed by NumPy: its scalar types, which torch.load asks to be told of
+SCALARS = {type(np.dtype(code)) for code in "?bBhHiIlLqQefd"}
+SCALARS = [np.dtype, *SCALARS, np.float64(0).__reduce__()[0]]
 PPO = os.path.dirname(os.path.abspath(__file__))
 CPU = torch.device("cpu")
 HINT = "on Debian, apt install libegl1 (MUJOCO_GL=egl) or libosmesa6 (MUJOCO_GL=osmesa)"
@@ -189,7 +192,8 @@ def load(run, script=None):
     CannotPlay says what is missing or does not fit.
     """
     try:
-        checkpoint = torch.load(f"{run}/checkpoint.pt", map_location=CPU, weights_only=True)
+        with torch.serialization.safe_globals(SCALARS):
+            checkpoint = torch.load(f"{run}/checkpoint.pt", map_location=CPU, weights_only=True)
         kind = checkpoint["format"]
         dict(checkpoint["agent"]), checkpoint["args"]["env_id"]
     except Exception as error:  # what a damaged file raises depends on its bytes

@@ -114,7 +114,7 @@ def make_envs(args):
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
         obs_space = env.observation_space  # its text shows what is in a Dict, too
-        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
         if not hide:
             return env
@@ -126,7 +126,7 @@ def make_envs(args):
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
-    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
+    assert discrete, f"actions {space} must be Discrete, from 0 (Box: ppo_continuous_action_lstm)"
     return envs
 
 

@@ -20,9 +20,9 @@ is M = T * E rows, all those of E environments.
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
+#   "torch>=2.11,<2.16",
 #   "gymnasium>=1.3",
 #   "gymnasium[box2d]>=1.3; python_version < '3.14'",
 #   "numpy>=2",
@@ -33,9 +33,6 @@ is M = T * E rows, all those of E environments.
 # ]
 # ///
 import argparse
-
-# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
-import copy
 import json
 import os
 import random
@@ -43,9 +40,6 @@ import re
 import signal
 import sys
 import time
-
-# fast, both: says so where PyTorch acts after all, or where no graph replays
-import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,11 +52,16 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
+
+# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# isort: split
+import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import warnings  # both: says so where PyTorch acts after all, or where no graph replays
+
+# CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -130,7 +129,7 @@ def make_envs(args):
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
         obs_space = env.observation_space  # its text shows what is in a Dict, too
-        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
         if not hide:
             return env
@@ -142,7 +141,7 @@ def make_envs(args):
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
-    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
+    assert discrete, f"actions {space} must be Discrete, from 0 (Box: ppo_continuous_action_lstm)"
     return envs
 
 
@@ -401,7 +400,7 @@ def checked_weights(act, agent, storage, obs, dones, lstm_state):
             raise ValueError("agent_numpy is not what act does")
         return weights
     except Exception as error:  # what a fork's network raises is its own affair
-        warnings.warn(f"PyTorch acts, some 0.3 ms a step slower: {error}", stacklevel=2)
+        warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {error}", stacklevel=2)
         return None
 
 

@@ -19,9 +19,9 @@ Shapes: T num_steps, N num_envs, D observation size, A number of actions, B = T 
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "torch>=2.11,<2.16",
 #   # fast, CUDA graph: its CudaGraphModule
 #   "tensordict>=0.15",
+#   "torch>=2.11,<2.16",
 #   "gymnasium>=1.3",
 #   "gymnasium[box2d]>=1.3; python_version < '3.14'",
 #   "numpy>=2",
@@ -32,9 +32,6 @@ Shapes: T num_steps, N num_envs, D observation size, A number of actions, B = T 
 # ]
 # ///
 import argparse
-
-# fast, CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
-import copy
 import json
 import os
 import random
@@ -42,9 +39,6 @@ import re
 import signal
 import sys
 import time
-
-# fast, both: says so where PyTorch acts after all, or where no graph replays
-import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,11 +51,16 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-from tensordict.nn import CudaGraphModule
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
+
+# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# isort: split
+import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import warnings  # both: says so where PyTorch acts after all, or where no graph replays
+
+# CUDA graph: captures the kernels that a call launches, and replays them with one launch
+from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -124,14 +123,14 @@ def make_envs(args):
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
         obs_space = env.observation_space  # its text shows what is in a Dict, too
-        assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
+        assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
-    assert discrete, f"actions must be Discrete, counted from 0, not {space}"
+    assert discrete, f"actions {space} must be Discrete, from 0 (Box: ppo_continuous_action)"
     return envs
 
 
@@ -297,20 +296,22 @@ def numpy_act(act, agent, obs):
     """act for the next rollout, by the agent's own layers and from the same random numbers.
 
     obs: (T + 1, N, D); row 0 comes next.
-    subtle: before each rollout it is held against act, on some rows. So a fork that changes the
-    network, the policy or what is drawn is seen: act itself acts then, and a warning says so. An
-    act that acts otherwise later in a rollout, as by counting its calls, is not.
+    subtle: before each rollout it is held against act, on some rows of the rollout before. So a
+    fork that changes the network, the policy or what is drawn is seen: act itself acts from then
+    on, and a warning says so. What act does in few rows is seen after some twenty of them.
     """
     try:
         host = copy.deepcopy(agent).cpu() if obs.is_cuda else agent  # sync
         actor = in_numpy(host.actor)
-        rows = obs[:: len(obs) // 8 + 1].flatten(0, 1).cpu()  # (up to 8 * N, D); sync
-        nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
-        logits, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
-        # rounding parts the two by no more than a change in the sixth digit of some inputs does
-        rounding = 1e-4, 1e-4 + (nudged - logits).abs().max().item()
-        logits = logits.log_softmax(-1)  # (rows, A)
+        rows = obs.flatten(0, 1)  # ((T + 1) * N, D)
+        some = slice(None, None, len(rows) // 256 | 1)  # odd: of all environments
+        rows = rows[some].cpu()  # (up to 512, D); sync
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
+            logits, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
+            # rounding parts the two by no more than a change in the sixth digit of some inputs does
+            rounding = 1e-4, 1e-4 + (nudged - logits).abs().max().item()
+            logits = logits.log_softmax(-1)  # (rows, A)
             state = torch.get_rng_state()
             others = random.getstate(), np.random.get_state()
             action = act(host, rows)
@@ -321,24 +322,26 @@ def numpy_act(act, agent, obs):
             same &= all(map(np.array_equal, others[1], np.random.get_state()))
             random.setstate(others[0])
             np.random.set_state(others[1])
-        # act takes the highest score, or what rounding makes of a tie
-        taken = scores.gather(-1, action[:, None])
-        same &= torch.allclose(taken, scores.amax(-1, keepdim=True), *rounding)
-        same &= torch.allclose(logits, host.policy(rows).logits, *rounding)
-        if not same:
-            raise ValueError("act does not just sample from the actor's logits")
+            # act takes the highest score, or what rounding makes of a tie
+            taken = scores.gather(-1, action[:, None])
+            same &= torch.allclose(taken, scores.amax(-1, keepdim=True), *rounding)
+            same &= torch.allclose(logits, host.policy(rows).logits, *rounding)
+            if not same:
+                raise ValueError("act does not just sample from the actor's logits")
         noise = torch.empty((len(obs) - 1, obs.shape[1], logits.shape[-1]), device=obs.device)
         for row in noise:  # as probs.sample() draws it, which takes the argmax of probs / noise
             row.exponential_()
         log_noise = iter(noise.log().cpu().numpy())  # sync
 
-        def sample(agent, obs):
+        def sample(other, obs):
+            if other is not agent:
+                raise ValueError("NumPy acts by agent alone: give --no-numpy-acting")
             logits = actor(obs.cpu().numpy())  # sync
             return torch.from_numpy((logits - next(log_noise)).argmax(-1)).to(obs.device)  # sync
 
         return sample
     except Exception as error:  # what a fork's network raises is its own affair
-        warnings.warn(f"PyTorch acts, some 0.1 ms a step slower: {error}", stacklevel=2)
+        warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=2)
         return act
 
 
@@ -517,9 +520,11 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        # fast, both: derived anew, from the agent as it is now
-        if numpy_acting:
+        # fast, both: derived anew, from the agent as it is now. PyTorch acts first: its rollout
+        # shows what NumPy has to do
+        if numpy_acting and iteration > first_iteration:
             act = numpy_act(torch_act, agent, obs)
+            numpy_acting = act is not torch_act
         for step in range(T):
             action = act(agent, obs[step])
             actions[step] = action

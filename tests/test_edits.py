@@ -126,6 +126,7 @@ ANNEAL = insert("# Rollout", "agent.scale = 1.0 / iteration")
 FILL = insert("# Rollout", "agent.scale.fill_(1.0 / iteration)")
 STD = ("self.actor_logstd.exp()", "self.scale * self.actor_logstd.exp()")
 TEMPERATURE = ("logits=self.actor(obs)", "logits=self.actor(obs) / self.scale")
+MASKS = swap((LAYER, LAYER + "            nn.Dropout(0.1),\n", 2))
 PPO, MUJOCO = "ppo", "ppo_continuous_action"
 # of each fork: a script, the edit, and who acts in the fast version
 FORKS = {
@@ -156,6 +157,7 @@ FORKS = {
     "a temperature": (PPO, both(swap(ATTRIBUTE, TEMPERATURE), ANNEAL), "PyTorch"),
     "two choices a step": (PPO, MULTI, "PyTorch"),
     "32 numbers of 1e5": (PPO, LARGE, "NumPy"),
+    "dropout": (PPO, MASKS, "PyTorch"),
 }  # fmt: skip
 
 
@@ -185,6 +187,42 @@ def test_a_fork_acts_by_its_own_policy(fork, tmp_path, monkeypatch):
     if name == PPO:
         ended = [curves["charts/episodic_return"][:3] for curves in (one, two)]
         assert ended[0] == ended[1], "the same actions"
+
+
+def test_another_network_acts_or_says_that_it_cannot(tmp_path, monkeypatch):
+    """An average of the agent's weights acts: in the eager version, in the fast one by a flag, and
+    with NumPy the run ends, and names that flag."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    edit = both(
+        insert("# Rollout", """
+import copy
+average = globals().get("average") or copy.deepcopy(agent)
+for p, q in zip(average.parameters(), agent.parameters(), strict=True):
+    p.data.lerp_(q.data, 0.5)
+"""),
+        swap(("action = act(agent, obs[step])", "action = act(average, obs[step])")),
+    )  # fmt: skip
+    one, *_ = trained(PPO, folder=tmp_path / "eager", edit=edit)
+    fast = f"{PPO}_torchcompile"
+    flags = ["--compile", "--no-numpy-acting"]
+    two, *_ = trained(fast, *flags, folder=tmp_path / "fast", edit=edit)
+    assert one["charts/episodic_return"] == two["charts/episodic_return"]
+    with pytest.raises(ValueError, match="give --no-numpy-acting"):
+        trained(fast, "--compile", folder=tmp_path / "numpy", edit=edit)
+
+
+def test_a_rule_that_few_rows_meet_is_seen(tmp_path, monkeypatch):
+    """PyTorch acts from the rollout after the one in which it was seen, and to the end."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    rule = """    actions = agent.policy(obs).sample()
+    return torch.where(obs[:, 2].abs() > 0.2, 0, actions)
+"""
+    edit = swap(("    probs = agent.policy(obs)\n    return probs.sample()\n", rule))
+    flags = ["--compile", "--num-envs", 16, "--total-timesteps", 12 * 1024]
+    _, run, said = trained(f"{PPO}_torchcompile", *flags, folder=tmp_path, edit=edit)
+    met = (run.obs[:, :, 2].abs() > 0.2).float().mean()
+    assert 0 < met < 0.1, met
+    assert run.act is run.torch_act and len(said) == 1 and not run.numpy_acting
 
 
 def test_a_fork_with_a_memory_acts_by_its_own_policy(tmp_path, monkeypatch):
@@ -365,6 +403,12 @@ PATCHES = {
         swap(("64 * 7 * 7, 512", "64 * 7 * 7, 64"), ("nn.Linear(512,", "nn.Linear(64,", 2)),
         EVERY[2:]),
     "epsilon-greedy": (FORKS["epsilon-greedy"][1], EVERY[:1]),
+    "imports, also of what the fast version imports": (
+        swap(("import json\n", "import copy\nimport json\nimport math\n"),
+             ("import time\n", "import time\nimport warnings\nfrom collections import deque\n"),
+             ("import torch.nn as nn\n",
+              "import torch.nn as nn\nimport torch.nn.functional as F\n"),
+             ('#   "numpy>=2",\n', '#   "numpy>=2",\n#   "scipy",\n')), EVERY),
     "a field of the storage": (swap((
         '        "valid": torch.zeros((T + 1, N), device=device),\n',
         '        "valid": torch.zeros((T + 1, N), device=device),\n'

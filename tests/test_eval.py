@@ -328,6 +328,20 @@ def test_a_run_of_an_older_network(tmp_path, monkeypatch, capsys):
         run_main(path.stem, "--resume", run_dir, "--total-timesteps", 96, runs_dir="unused")
 
 
+def test_flags_that_numpy_has_annealed(runs, tmp_path):
+    """args.clip_coef = np.clip(...) and the like leave NumPy's scalars in a checkpoint."""
+    checkpoint = checkpoint_of(runs["ppo"])
+    checkpoint["args"] |= {"clip_coef": np.float64(0.1), "ent_coef": np.float32(0.5)}
+    checkpoint["args"] |= {"update_epochs": np.int64(2), "anneal_lr": np.bool_(True)}
+    torch.save(checkpoint, tmp_path / "checkpoint.pt")
+    shutil.copy(runs["ppo"] / "script.py", tmp_path)
+    done = subprocess.run(
+        [sys.executable, EVAL, tmp_path, "--episodes", "2"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads((tmp_path / "eval.json").read_text())["returns"]) == 2
+
+
 def test_a_run_without_a_script(runs, tmp_path, monkeypatch, capsys):
     """As runs were before: the project's script plays if the weights fit, which is said; another
     one on request. A checkpoint in a folder of its run's has that run's script."""

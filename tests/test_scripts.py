@@ -240,15 +240,15 @@ gym.register("Unbounded-v0", lambda: Odd((3,), Box(-np.inf, np.inf, (2,))))
 WOLF = ["--env-id", "meadow", "--env-kwargs"]
 REFUSED = [  # script, flags, a word of the error
     ("ppo", ["--env-id", "CartPol-v1"], "CartPole"),
-    ("ppo", ["--env-id", "Pendulum-v1"], "must be Discrete"),
+    ("ppo", ["--env-id", "Pendulum-v1"], "must be Discrete, from 0 (Box: ppo_continuous_action)"),
     ("ppo", ["--env-id", "Board-v0"], "too many values to unpack"),
     ("ppo", ["--env-id", "Several-v0"], "must be Discrete"),
     ("ppo", ["--env-id", "FromOne-v0"], "must be Discrete"),
-    ("ppo_continuous_action", ["--env-id", "CartPole-v1"], "must be a bounded Box"),
+    ("ppo_continuous_action", ["--env-id", "CartPole-v1"], "of floats (Discrete: ppo)"),
     ("ppo_continuous_action", ["--env-id", "Unbounded-v0"], "must be a bounded Box"),
-    ("ppo_continuous_action", ["--env-id", "Whole-v0"], "must be a bounded Box of floats"),
+    ("ppo_continuous_action", ["--env-id", "Whole-v0"], "must be a bounded Box"),
     ("ppo_continuous_action", ["--env-id", "Matrix-v0"], "too many values to unpack"),
-    ("ppo_continuous_action_envpool", ["--env-id", "CartPole-v1"], "must be a bounded Box"),
+    ("ppo_continuous_action_envpool", ["--env-id", "CartPole-v1"], "(Discrete: ppo_envpool)"),
     ("ppo_continuous_action_envpool", ["--env-id", "CarRacing-v3"], "has pixels"),
     (
         "ppo_continuous_action_envpool",
@@ -259,7 +259,7 @@ REFUSED = [  # script, flags, a word of the error
     ("ppo_pixels", ["--env-id", "Board-v0"], "must be an image of uint8 or bool"),
     ("ppo_pixels", ["--env-id", "CarRacing-v3"], "must be Discrete"),
     ("ppo_masked", ["--env-id", "CliffWalking-v1"], "0 of 2 environments gave"),
-    ("ppo_rnd", ["--env-id", "CarRacing-v3"], "has pixels"),
+    ("ppo_rnd", ["--env-id", "CarRacing-v3"], "has pixels: see ppo_pixels.py"),
     ("ppo_lstm", ["--hide", 4], "index 4 is out of bounds"),
     ("ppo_trxl", ["--hide", 4], "index 4 is out of bounds"),
     ("ppo_continuous_action_lstm", ["--hide", 3], "index 3 is out of bounds"),

@@ -81,6 +81,15 @@ def quiet():
                 os.close(old)
 
 
+def tensors(x):
+    """Those in a checkpoint, or in a part of one."""
+    if isinstance(x, torch.Tensor):
+        yield x
+    elif isinstance(x, dict | list | tuple):
+        for part in x.values() if isinstance(x, dict) else x:
+            yield from tensors(part)
+
+
 class Pair:
     """An eager and a fast file, their runs and what was found."""
 
@@ -141,11 +150,18 @@ class Pair:
         return f"{near}; {acts}"
 
     def resumed(self) -> str:
-        """Each version goes on with the other's run, and first with a learning rate of 0."""
+        """Each version goes on with the other's run, and first with a learning rate of 0. What main
+        has trained, modules and optimizers, is in the checkpoint."""
         runs, found = {self.eager: self.fast, self.fast: self.eager}, []
         for path, other in runs.items():
             kept = Path(self.runs[other].run_dir)
             saved = torch.load(kept / "checkpoint.pt", "cpu", weights_only=True)
+            there = [*tensors(saved)]
+            for name, x in vars(self.runs[other]).items():
+                if isinstance(x, torch.nn.Module | torch.optim.Optimizer):
+                    rows = [rows for rows in tensors(x.state_dict()) if rows.numel() > 1]
+                    held = [any(a.shape == b.shape and a.equal(b) for a in there) for b in rows]
+                    assert all(held), f"{other.name}: the checkpoint lacks what is in {name}"
             for flags in (["--learning-rate", 0], []):
                 copy = self.folder / f"{path.stem}-{len(flags)}"
                 shutil.copytree(kept, copy)

@@ -186,6 +186,11 @@ def test_check(pair, here, monkeypatch):
 BREAKS = {  # a line of the fast version, what stands there instead, the check that sees it
     "loss": ("v_loss = 0.5 * masked_mean", "v_loss = 0.4 * masked_mean", "same losses"),
     "resume": ('"agent": agent.state_dict()', '"agent": Agent(envs).state_dict()', "--resume"),
+    "average": (
+        "episodic_returns = []",
+        "early, episodic_returns = copy.deepcopy(agent), []",
+        "--resume",
+    ),
     "flag": ("gamma: float = 0.99", "gamme: float = 0.99", "same losses"),
 }
 
@@ -201,6 +206,7 @@ def test_check_sees_a_broken_pair(broken, pair, tmp_path, here, monkeypatch):
     (tmp_path / "mine_torchcompile.py").write_text(text.replace(old, new))
     done = here(check, tmp_path / "mine.py")
     assert done.returncode == 1 and table(done)[sees][0] == "FAIL", done.out
+    assert broken != "average" or "lacks what is in early" in table(done)[sees][1]
     assert broken != "loss" or "losses/" in table(done)[sees][1]
     assert broken == "flag" or table(done)["speed"][0] == "ok"
 

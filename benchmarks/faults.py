@@ -5,9 +5,11 @@
 
 64 pendulums of examples/my_warp_env.py, 400,000 steps. World 0 fails in step 100 of the run and
 every 1,000 steps after that: until it starts anew it sees nan, 1e20, 5e9 or 1e4, or stands still;
-or it earns inf once. Each learner has its own usual settings. A run adds a line to
-results/faults.jsonl: whether it finished, its last words if not, and the mean return of the last
-100 episodes of all other worlds, as the pendulums themselves count it.
+or it earns inf once. Or any world sees nan where its torque, of -2 to 2, is above 1.5: does a
+policy, whose rewards are costs, learn to do that? Each learner has its own usual settings. A run
+adds a line to results/faults.jsonl: whether it finished, its last words if not, the mean return of
+the last 100 episodes of all other worlds that saw no nan, as the pendulums themselves count it,
+and the share of the last fifth of all steps that were such torques.
 """
 
 import argparse
@@ -29,7 +31,8 @@ import torch
 
 SEEN = {"nan observation": torch.nan, "huge observation": 1e20, "5e9 observed": 5e9}
 SEEN |= {"1e4 observed": 1e4}
-FAULTS = "none", *SEEN, "inf reward", "frozen"
+TORQUE = "torque above 1.5"
+FAULTS = "none", *SEEN, "inf reward", "frozen", TORQUE
 SYSTEMS = "ours", "rsl_rl"
 STEPS, WORLDS, ROLLOUT = 400_000, 64, 64
 RSL = {  # of mjlab's own settings for its cart and pole: what its runner asks for
@@ -71,16 +74,21 @@ class Faulty(Pendulum):
         super().__init__(num_envs, device)
         self.fault, self.steps, self.failing = os.environ["FAULT"], 0, False
         self.sums, self.ended = torch.zeros(num_envs), []
+        self.spoiled, self.chosen = torch.zeros(num_envs, dtype=torch.bool), []
 
     def step(self, action):
         action = action.clamp(-2.0, 2.0)
         anew, before = self.done.clone(), (self.angle[0].clone(), self.speed[0].clone())
         obs, reward, terminated, truncated = super().step(action.nan_to_num())
         self.sums = torch.where(anew, 0.0, self.sums + reward)
-        self.ended += self.sums[1:][truncated[1:]].tolist()
+        over = (action[:, 0] > 1.5) & ~anew & (self.fault == TORQUE)
+        self.chosen.append(over.float().mean().item())
+        self.spoiled = self.spoiled & ~anew | over
+        self.ended += self.sums[1:][truncated[1:] & ~self.spoiled[1:]].tolist()
+        obs[over] = torch.nan
         self.failing &= not anew[0]
         if self.steps % 1000 == 100 and not anew[0]:
-            self.failing = self.fault != "none"
+            self.failing = self.fault not in ("none", TORQUE)
         if self.failing and self.fault in SEEN:
             obs[0] = SEEN[self.fault]
         elif self.steps % 1000 == 100 and self.fault == "inf reward":
@@ -149,7 +157,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             (seed,) = args.seeds
             worlds = run_ours(seed, folder) if args.one == "ours" else run_rsl(seed)
-        print(f"return {sum(worlds.ended[-100:]) / 100}")
+        last = worlds.chosen[-len(worlds.chosen) // 5 :]
+        print("chosen", sum(last) / len(last), "return", sum(worlds.ended[-100:]) / 100)
         return 0
     path = args.results / "faults.jsonl"
     done = {(r["system"], r["fault"], r["seed"]) for r in read(path)}
@@ -160,9 +169,14 @@ def main() -> int:
         environment = os.environ | {"FAULT": fault, "OMP_NUM_THREADS": "1"}
         run = subprocess.run(words, capture_output=True, text=True, env=environment)
         finished = run.returncode == 0
-        mean = float(run.stdout.split()[-1]) if finished else None
+        chosen, _, mean = run.stdout.split()[-3:] if finished else (0, 0, "nan")
         found = {"system": system, "fault": fault, "seed": seed, "finished": finished}
-        found |= {"return": mean, "said": "" if finished else run.stderr.splitlines()[-1]}
+        if fault == TORQUE and finished:
+            found["chosen"] = float(chosen)
+        found |= {
+            "return": float(mean) if finished else None,
+            "said": "" if finished else run.stderr.splitlines()[-1],
+        }
         command = shlex.join(["python", "benchmarks/faults.py", *words[2:]])
         append(path, found | {"date": now(), "commit": commit(), **machine(), "command": command})
         print(system, fault, seed, mean if finished else found["said"], flush=True)

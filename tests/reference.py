@@ -408,10 +408,11 @@ class OnDevice(Gymnasium):
         return obs, np.where(unpaid, 0.0, raw), terminal, cut | self.lost
 
     def step(self, actions):
-        first = np.array([env.episode == 1 for env in self.envs])
+        first, self.gone = np.array([env.episode == 1 for env in self.envs]), ~self.done
         state, reward, raw, ends = super().step(actions)
         self.sound = state["obs"] = np.where(self.odd[:, None], self.sound, state["obs"])
-        self.shares.append(self.lost.mean())
+        self.gone &= self.lost
+        self.shares.append(self.gone.mean())
         return state, reward, np.where(first & self.h.stagger | self.lost, np.nan, raw), ends
 
 
@@ -569,6 +570,7 @@ def follow(h, network, policy, games, initial, trace):
             done = torch.as_tensor(state["dones"]).view(N, *(1 for _ in shape[1:]))
             memory = torch.where(done, 0.0, after)
             state, rows[t]["rewards"], raw, ends = games.step(action.numpy())
+            rows[t]["lost"] = getattr(games, "gone", np.zeros(N, bool))
             for n, paid in enumerate(unfinished):
                 paid += [] if rows[t]["over"][n] else [float(raw[n])]
             for n in range(0, N, K):
@@ -580,6 +582,10 @@ def follow(h, network, policy, games, initial, trace):
                     for x in paid:
                         x.clear()
         found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}
+        if found["lost"].any():  # the target is V less a step's share of its size
+            value = np.asarray(found["values"][:T])
+            worth = value - (1 - h.gamma) * np.abs(value) - h.gamma * value
+            found["rewards"] = np.where(found["lost"], worth, found["rewards"])
         if bonus:
             found, of_bonus = bonus.after(parameters(), found)
         found["advantages"] = errors = advantages(h, **found)

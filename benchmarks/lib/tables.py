@@ -517,6 +517,8 @@ def faults_table(records: list[dict]) -> str:
             ended = [r["return"] for r in runs if r["finished"]]
             told = sorted({r["said"].partition(":")[0] for r in runs if not r["finished"]})
             mean = f"{np.mean(ended):,.0f}, " if ended else ""
+            chosen = [r["chosen"] for r in runs if "chosen" in r]
+            mean += f"{np.mean(chosen):.1%} of steps, " if chosen else ""
             why = f" ({', '.join(told)})" if told else ""
             row.append(f"{mean}{len(ended)} of {len(runs)}{why}")
         rows.append(row)

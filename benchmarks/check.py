@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 
 from lib.pairs import changes, versions
 from lib.parity import (
@@ -31,6 +32,7 @@ from lib.parity import (
     assert_close,
     assert_the_same,
     curves,
+    in_numpy,
     run_main,
 )
 from lib.records import Failure, python, run_process
@@ -143,7 +145,7 @@ class Pair:
             warnings.simplefilter("always")
             run = self.train(self.fast, "--compile", name="compiled")
         why = [str(x.message) for x in caught if str(x.message).startswith("PyTorch acts")]
-        acts = why[0] if why else f"{'NumPy' if vars(run).get('numpy_acting') else 'PyTorch'} acts"
+        acts = why[0] if why else f"{'NumPy' if in_numpy(run) else 'PyTorch'} acts"
         assert "compile" in run.mode, f"ran in mode {run.mode}"
         found = assert_close(self.curves[self.eager], curves(run), 2, self.bound)
         near = f"losses of two updates within {found:.1g} of their size (bound {self.bound:g})"
@@ -155,7 +157,14 @@ class Pair:
         runs, found = {self.eager: self.fast, self.fast: self.eager}, []
         for path, other in runs.items():
             kept = Path(self.runs[other].run_dir)
-            saved = torch.load(kept / "checkpoint.pt", "cpu", weights_only=True)
+            try:
+                saved = torch.load(kept / "checkpoint.pt", "cpu", weights_only=True)
+            except UnpicklingError as error:
+                kind = re.search(r"GLOBAL (\S+)", str(error))
+                raise Failure(
+                    f"{other.name}: the checkpoint cannot be read, as it holds "
+                    f"{kind[1] if kind else 'other objects'}: make that a float or a tensor"
+                ) from error
             there = [*tensors(saved)]
             for name, x in vars(self.runs[other]).items():
                 if isinstance(x, torch.nn.Module | torch.optim.Optimizer):
@@ -171,9 +180,10 @@ class Pair:
                 ended = run.global_step
                 assert begun < ended <= begun + MORE, f"{path.name}: {begun} to {ended} steps"
                 if "--learning-rate" in flags:
-                    for key, rows in run.agent.state_dict().items():
-                        same = torch.equal(rows, saved["agent"][key])
-                        assert same, f"{path.name} does not begin with the weights saved: {key}"
+                    for key, rows in run.agent.named_parameters():
+                        same = not rows.requires_grad or torch.equal(rows, saved["agent"][key])
+                        why = "is not what was saved, after a run at a learning rate of 0"
+                        assert same, f"{path.name}: {key} {why}"
             found.append(run)
         assert_the_same(*map(curves, found), *found)
         return (

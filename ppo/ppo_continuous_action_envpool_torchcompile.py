@@ -327,30 +327,75 @@ def in_numpy(layer):
 
 
 # fast, both: the actions of a rollout without PyTorch
-@torch.no_grad()
-def numpy_act(act, agent, obs):
-    """act for the next rollout, by the agent's own layers and from the same random numbers.
+class NumpyAct:
+    """act, by the layers of the agent that it is given and from the same random numbers.
 
-    obs: (T + 1, N, D); row 0 comes next.
-    subtle: before each rollout it is held against act, on some rows of the rollout before. So a
-    fork that changes the network, the policy or what is drawn is seen: act itself acts from then
-    on, and a warning says so. What act does in few rows is seen after some twenty of them.
+    obs: (T + 1, N, D), the storage's.
+    subtle: act itself makes the first rollout. In the first step of each other one NumPy is held
+    against it, on rows of the rollout before. So a fork that changes the network, the policy or
+    what is drawn is seen: act itself acts from then on, and a warning says so. What act does in few
+    rows is seen after some dozens of them.
     """
-    try:
-        host = copy.deepcopy(agent).cpu() if obs.is_cuda else agent  # sync
-        actor = in_numpy(host.actor_mean)
-        rows = obs.flatten(0, 1)  # ((T + 1) * N, D)
-        some = slice(None, None, len(rows) // 256 | 1)  # odd: of all environments
-        rows = rows[some].cpu()  # (up to 512, D); sync
+
+    def __init__(self, act, obs):
+        self.act, self.obs = act, obs
+        self.sample, self.in_numpy, self.first = act, True, True
+
+    def __call__(self, agent, obs):
+        if self.sample is None:
+            self.sample = self.derived(agent)
+        return self.sample(agent, obs)
+
+    def renew(self):
+        """For the next rollout: weights have changed."""
+        self.sample = None if self.in_numpy else self.act
+
+    @torch.no_grad()
+    def derived(self, agent):
+        """What acts in a rollout: NumPy by the weights of now, or else act."""
+        # a copy where the agent is on a GPU, and the first time, as act may change what it is given
+        copied = self.first or self.obs.is_cuda
+        host = copy.deepcopy(agent).cpu() if copied else agent  # sync
+        self.first = False
+        try:
+            actor = in_numpy(host.actor_mean)
+            std = self.checked(host, actor)
+        except Exception as error:  # what a fork's network raises is its own affair
+            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=4)
+            self.in_numpy = False
+            return self.act
+        T, N = len(self.obs) - 1, self.obs.shape[1]
+        noise = torch.empty((T, N, len(std)), device=self.obs.device)
+        for row in noise:  # as probs.sample() draws it
+            row.normal_()
+        scaled_noise = iter(noise.cpu().numpy() * std.numpy())  # sync
+
+        def sample(other, obs):
+            if other is not agent:
+                raise ValueError("two networks act in turn: give --no-numpy-acting")
+            action = actor(obs.cpu().numpy()) + next(scaled_noise)  # sync
+            return torch.from_numpy(action).to(obs.device)  # sync
+
+        return sample
+
+    def checked(self, host, actor):
+        """The deviations, (A,); ValueError if act does not just add their noise to the means.
+
+        Buys no speed.
+        """
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            rows = self.obs.flatten(0, 1)  # ((T + 1) * N, D)
+            some = torch.randperm(len(rows))[:256]
+            rows = rows[some.to(rows.device)].cpu()  # sync
             nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
             mean, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
             # rounding parts the two by no more than a change in the sixth digit of some inputs does
             rounding = 1e-4, 1e-4 + (nudged - mean).abs().max().item()
             std = host.policy(rows).stddev  # (rows, A)
+            before = dict(vars(host)), [x.clone() for x in host.state_dict().values()]
             state = torch.get_rng_state()
             others = random.getstate(), np.random.get_state()
-            action = act(host, rows)
+            action = self.act(host, rows)
             drawn = torch.get_rng_state()
             torch.set_rng_state(state)
             expected = mean + std * torch.empty_like(mean).normal_()
@@ -358,24 +403,13 @@ def numpy_act(act, agent, obs):
             same &= all(map(np.array_equal, others[1], np.random.get_state()))
             random.setstate(others[0])
             np.random.set_state(others[1])
-            same &= torch.allclose(action, expected, *rounding) and not (std != std[0]).any()
-            if not same:
-                raise ValueError("act does not just sample actor_mean plus noise of one deviation")
-        noise = torch.empty((len(obs) - 1, obs.shape[1], mean.shape[-1]), device=obs.device)
-        for row in noise:  # as probs.sample() draws it
-            row.normal_()
-        scaled_noise = iter(noise.cpu().numpy() * std[0].numpy())  # sync
-
-        def sample(other, obs):
-            if other is not agent:
-                raise ValueError("NumPy acts by agent alone: give --no-numpy-acting")
-            action = actor(obs.cpu().numpy()) + next(scaled_noise)  # sync
-            return torch.from_numpy(action).to(obs.device)  # sync
-
-        return sample
-    except Exception as error:  # what a fork's network raises is its own affair
-        warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=2)
-        return act
+        # nor keeps anything, which a rollout by NumPy would not
+        same &= vars(host) == before[0]
+        same &= all(map(torch.equal, host.state_dict().values(), before[1]))
+        same &= torch.allclose(action, expected, *rounding) and not (std != std[0]).any()
+        if not same:
+            raise ValueError("act does not just sample actor_mean plus noise of one deviation")
+        return std[0]
 
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
@@ -544,9 +578,10 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
-    # fast, both: NumPy acts, where it does what act does; act is then the name of NumPy's
+    # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
     numpy_acting = args.numpy_acting and mode != "eager"
-    torch_act = act
+    if numpy_acting:
+        act = NumpyAct(act, obs)
 
     # --stagger: where episodes end by their time limit alone, all would end in the same step for
     # ever. So environment i is reset once more, at the start of iteration restarts[i]; these are
@@ -571,11 +606,6 @@ if __name__ == "__main__":
             first_obs, _ = envs.reset(options={"reset_mask": anew})  # of these alone
             obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
             dones[0, anew] = running_returns[anew] = running_lengths[anew] = 0
-        # fast, both: derived anew, from the agent as it is now. PyTorch acts first: its rollout
-        # shows what NumPy has to do
-        if numpy_acting and iteration > first_iteration:
-            act = numpy_act(torch_act, agent, obs)
-            numpy_acting = act is not torch_act
         for step in range(T):
             action = act(agent, obs[step])  # sync: torch.normal checks its std
             actions[step] = action
@@ -668,6 +698,9 @@ if __name__ == "__main__":
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
+        # fast, both: the next rollout acts by the weights of now
+        if numpy_acting:
+            act.renew()
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),

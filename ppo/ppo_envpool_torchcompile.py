@@ -304,30 +304,76 @@ def in_numpy(layer):
 
 
 # fast, both: the actions of a rollout without PyTorch
-@torch.no_grad()
-def numpy_act(act, agent, obs):
-    """act for the next rollout, by the agent's own layers and from the same random numbers.
+class NumpyAct:
+    """act, by the layers of the agent that it is given and from the same random numbers.
 
-    obs: (T + 1, N, D); row 0 comes next.
-    subtle: before each rollout it is held against act, on some rows of the rollout before. So a
-    fork that changes the network, the policy or what is drawn is seen: act itself acts from then
-    on, and a warning says so. What act does in few rows is seen after some twenty of them.
+    obs: (T + 1, N, D), the storage's.
+    subtle: act itself makes the first rollout. In the first step of each other one NumPy is held
+    against it, on rows of the rollout before. So a fork that changes the network, the policy or
+    what is drawn is seen: act itself acts from then on, and a warning says so. What act does in few
+    rows is seen after some dozens of them.
     """
-    try:
-        host = copy.deepcopy(agent).cpu() if obs.is_cuda else agent  # sync
-        actor = in_numpy(host.actor)
-        rows = obs.flatten(0, 1)  # ((T + 1) * N, D)
-        some = slice(None, None, len(rows) // 256 | 1)  # odd: of all environments
-        rows = rows[some].cpu()  # (up to 512, D); sync
+
+    def __init__(self, act, obs):
+        self.act, self.obs = act, obs
+        self.sample, self.in_numpy, self.first = act, True, True
+
+    def __call__(self, agent, obs):
+        if self.sample is None:
+            self.sample = self.derived(agent)
+        return self.sample(agent, obs)
+
+    def renew(self):
+        """For the next rollout: weights have changed."""
+        self.sample = None if self.in_numpy else self.act
+
+    @torch.no_grad()
+    def derived(self, agent):
+        """What acts in a rollout: NumPy by the weights of now, or else act."""
+        # a copy where the agent is on a GPU, and the first time, as act may change what it is given
+        copied = self.first or self.obs.is_cuda
+        host = copy.deepcopy(agent).cpu() if copied else agent  # sync
+        self.first = False
+        try:
+            actor = in_numpy(host.actor)
+            logits = self.checked(host, actor)
+        except Exception as error:  # what a fork's network raises is its own affair
+            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=4)
+            self.in_numpy = False
+            return self.act
+        T, N = len(self.obs) - 1, self.obs.shape[1]
+        noise = torch.empty((T, N, logits.shape[-1]), device=self.obs.device)
+        for row in noise:  # as probs.sample() draws it, which takes the argmax of probs / noise
+            row.exponential_()
+        log_noise = iter(noise.log().cpu().numpy())  # sync
+
+        def sample(other, obs):
+            if other is not agent:
+                raise ValueError("two networks act in turn: give --no-numpy-acting")
+            logits = actor(obs.cpu().numpy())  # sync
+            return torch.from_numpy((logits - next(log_noise)).argmax(-1)).to(obs.device)  # sync
+
+        return sample
+
+    def checked(self, host, actor):
+        """Logits of some rows, (rows, A); ValueError if act does not just sample from them.
+
+        Buys no speed.
+        """
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
+            rows = self.obs.flatten(0, 1)  # ((T + 1) * N, D)
+            some = torch.randperm(len(rows))[:256]
+            rows = rows[some.to(rows.device)].cpu()  # sync
             nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
             logits, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
             # rounding parts the two by no more than a change in the sixth digit of some inputs does
             rounding = 1e-4, 1e-4 + (nudged - logits).abs().max().item()
-            logits = logits.log_softmax(-1)  # (rows, A)
+            logits = logits.log_softmax(-1)
+            policy = host.policy(rows).logits
+            before = dict(vars(host)), [x.clone() for x in host.state_dict().values()]
             state = torch.get_rng_state()
             others = random.getstate(), np.random.get_state()
-            action = act(host, rows)
+            action = self.act(host, rows)
             drawn = torch.get_rng_state()
             torch.set_rng_state(state)
             scores = logits - torch.empty_like(logits).exponential_().log()
@@ -335,27 +381,16 @@ def numpy_act(act, agent, obs):
             same &= all(map(np.array_equal, others[1], np.random.get_state()))
             random.setstate(others[0])
             np.random.set_state(others[1])
-            # act takes the highest score, or what rounding makes of a tie
-            taken = scores.gather(-1, action[:, None])
-            same &= torch.allclose(taken, scores.amax(-1, keepdim=True), *rounding)
-            same &= torch.allclose(logits, host.policy(rows).logits, *rounding)
-            if not same:
-                raise ValueError("act does not just sample from the actor's logits")
-        noise = torch.empty((len(obs) - 1, obs.shape[1], logits.shape[-1]), device=obs.device)
-        for row in noise:  # as probs.sample() draws it, which takes the argmax of probs / noise
-            row.exponential_()
-        log_noise = iter(noise.log().cpu().numpy())  # sync
-
-        def sample(other, obs):
-            if other is not agent:
-                raise ValueError("NumPy acts by agent alone: give --no-numpy-acting")
-            logits = actor(obs.cpu().numpy())  # sync
-            return torch.from_numpy((logits - next(log_noise)).argmax(-1)).to(obs.device)  # sync
-
-        return sample
-    except Exception as error:  # what a fork's network raises is its own affair
-        warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=2)
-        return act
+        # nor keeps anything, which a rollout by NumPy would not
+        same &= vars(host) == before[0]
+        same &= all(map(torch.equal, host.state_dict().values(), before[1]))
+        # act takes the highest score, or what rounding makes of a tie
+        taken = scores.gather(-1, action[:, None])
+        same &= torch.allclose(taken, scores.amax(-1, keepdim=True), *rounding)
+        same &= torch.allclose(logits, policy, *rounding)
+        if not same:
+            raise ValueError("act does not just sample from the actor's logits")
+        return logits
 
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
@@ -523,9 +558,10 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
-    # fast, both: NumPy acts, where it does what act does; act is then the name of NumPy's
+    # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
     numpy_acting = args.numpy_acting and mode != "eager"
-    torch_act = act
+    if numpy_acting:
+        act = NumpyAct(act, obs)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -544,11 +580,6 @@ if __name__ == "__main__":
             first_obs, _ = envs.reset(options={"reset_mask": anew})  # of these alone
             obs[0, anew] = torch.from_numpy(first_obs).to(obs)  # sync
             dones[0, anew] = running_returns[anew] = running_lengths[anew] = 0
-        # fast, both: derived anew, from the agent as it is now. PyTorch acts first: its rollout
-        # shows what NumPy has to do
-        if numpy_acting and iteration > first_iteration:
-            act = numpy_act(torch_act, agent, obs)
-            numpy_acting = act is not torch_act
         for step in range(T):
             action = act(agent, obs[step])
             actions[step] = action
@@ -630,6 +661,9 @@ if __name__ == "__main__":
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
+        # fast, both: the next rollout acts by the weights of now
+        if numpy_acting:
+            act.renew()
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),

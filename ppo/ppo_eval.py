@@ -238,6 +238,7 @@ class Policy:
             self.agent = self.values["agent"] = agent.requires_grad_(False).eval()
             self.load_weights(checkpoint["agent"])
             self.read_main()
+            self.note_act()
             self.reset(seed=0)
             close(envs)
         except (Exception, SystemExit) as error:
@@ -291,13 +292,27 @@ class Policy:
 
     def read_main(self):
         """What main does around the agent: its reset, what the agent sees, how it acts."""
+        saved = {f"agent.{name}" for name in self.agent.state_dict()}
         for node in self.assigned:
-            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            if name.startswith("agent."):  # it would play with the number that __init__ gives
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            name = ast.unparse(target)
+            # it would play with the number that __init__ gives
+            if name.startswith("agent.") and name not in saved:
                 why = "which a checkpoint does not have: a buffer (register_buffer) it has"
-                raise CannotPlay(f"{self.path}: main sets {name}, {why}")
+                raise CannotPlay(f"{self.path} sets {name}, {why}")
+            parts = [*ast.walk(node.value)]
             again = isinstance(node, ast.AugAssign)
-            again |= name in {x.id for x in ast.walk(node.value) if isinstance(x, ast.Name)}
+            again |= name in {x.id for x in parts if isinstance(x, ast.Name)}
+            if name.startswith("action["):
+                name, again = "action", True
+            acts = [x for x in parts if isinstance(x, ast.Call) and ast.unparse(x.func) == "act"]
+            if acts and node in self.in_loop:
+                whose = ast.unparse(acts[0].args[0]) if acts[0].args else "none"
+                if whose != "agent":
+                    why = "and a checkpoint has that of agent alone"
+                    raise CannotPlay(f"{self.path}: main acts by the network of {whose}, {why}")
+                if acts[0] is not node.value:
+                    name, again = "action", True
             if name in ("action", "actions", "next_obs") and again and node in self.in_loop:
                 why = "which ppo_eval does not do: put it into make_envs or Agent"
                 raise CannotPlay(f"{self.path}: main has {ast.unparse(node)!r}, {why}")
@@ -326,6 +341,21 @@ class Policy:
         self.kept = [name for name in self.names if name in ("lstm_state", "window", "ages")]
         if odd := {*self.names} - {*self.kept, "mask", "dones"}:
             raise CannotPlay(f"{self.path}: Agent wants {min(odd)!r}, which ppo_eval does not know")
+
+    def note_act(self):
+        """Says so where act() is none of the project's, as it is not called."""
+
+        def body(text):
+            found = [x for x in ast.parse(text).body if getattr(x, "name", None) == "act"]
+            return [ast.dump(x) for part in found for x in part.body[1:]]  # no docstring
+
+        known = []
+        for name in os.listdir(PPO):
+            if re.fullmatch(r"ppo\w*\.py", name) and "torchcompile" not in name:
+                with open(os.path.join(PPO, name), encoding="utf-8") as file:
+                    known.append(body(file.read()))
+        if body(self.text) not in known and len(known) > 1:  # a copy of this file may be alone
+            self.note += "; its act() is its own, and is not called: Agent's policy plays"
 
     def reads(self, network):
         """Names of what a network takes beside observations."""

@@ -126,6 +126,21 @@ ANNEAL = insert("# Rollout", "agent.scale = 1.0 / iteration")
 FILL = insert("# Rollout", "agent.scale.fill_(1.0 / iteration)")
 STD = ("self.actor_logstd.exp()", "self.scale * self.actor_logstd.exp()")
 TEMPERATURE = ("logits=self.actor(obs)", "logits=self.actor(obs) / self.scale")
+COUNTED = (
+    "    probs = agent.policy(obs)\n    return probs.sample()\n",
+    """    agent.scale += 1
+    return agent.policy(obs).sample()
+""",
+)
+KEPT = (
+    "    probs = agent.policy(obs)\n    return probs.sample()\n",
+    """    last = getattr(agent, "last", None)
+    again = torch.rand(len(obs)) < 0.5
+    agent.last = agent.policy(obs).sample()
+    agent.last = agent.last if last is None else torch.where(again, last, agent.last)
+    return agent.last
+""",
+)
 MASKS = swap((LAYER, LAYER + "            nn.Dropout(0.1),\n", 2))
 PPO, MUJOCO = "ppo", "ppo_continuous_action"
 # of each fork: a script, the edit, and who acts in the fast version
@@ -158,6 +173,9 @@ FORKS = {
     "two choices a step": (PPO, MULTI, "PyTorch"),
     "32 numbers of 1e5": (PPO, LARGE, "NumPy"),
     "dropout": (PPO, MASKS, "PyTorch"),
+    "an attribute that counts": (PPO, swap(ATTRIBUTE, COUNTED), "PyTorch"),
+    "a buffer that counts": (PPO, swap(BUFFER, COUNTED), "PyTorch"),
+    "the last action is kept": (PPO, swap(KEPT), "PyTorch"),
 }  # fmt: skip
 
 
@@ -179,7 +197,7 @@ def test_a_fork_acts_by_its_own_policy(fork, tmp_path, monkeypatch):
     one, plain, _ = trained(name, *flags, folder=tmp_path / "eager", edit=edit)
     fast = f"{name}_torchcompile"
     two, run, said = trained(fast, *flags, "--compile", folder=tmp_path / "fast", edit=edit)
-    assert bool(said) == (acts == "PyTorch") == (run.act is run.torch_act), said
+    assert bool(said) == (acts == "PyTorch") == (not run.act.in_numpy), said
     # sums of 1e5 lose their seventh digit, in both; of all others see test_parity
     bound = 2e-2 if "1e5" in fork else 1e-3
     for tag in (tag for tag in one if tag.startswith("losses/")):
@@ -190,8 +208,8 @@ def test_a_fork_acts_by_its_own_policy(fork, tmp_path, monkeypatch):
 
 
 def test_another_network_acts_or_says_that_it_cannot(tmp_path, monkeypatch):
-    """An average of the agent's weights acts: in the eager version, in the fast one by a flag, and
-    with NumPy the run ends, and names that flag."""
+    """An average of the agent's weights acts, in NumPy too; where two networks act in turn, the run
+    ends, and names a flag that helps."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
     edit = both(
         insert("# Rollout", """
@@ -204,11 +222,12 @@ for p, q in zip(average.parameters(), agent.parameters(), strict=True):
     )  # fmt: skip
     one, *_ = trained(PPO, folder=tmp_path / "eager", edit=edit)
     fast = f"{PPO}_torchcompile"
-    flags = ["--compile", "--no-numpy-acting"]
-    two, *_ = trained(fast, *flags, folder=tmp_path / "fast", edit=edit)
+    two, run, _ = trained(fast, "--compile", folder=tmp_path / "fast", edit=edit)
+    assert run.act.in_numpy
     assert one["charts/episodic_return"] == two["charts/episodic_return"]
+    turns = swap(("act(average, obs[step])", "act((agent, average)[step % 2], obs[step])"))
     with pytest.raises(ValueError, match="give --no-numpy-acting"):
-        trained(fast, "--compile", folder=tmp_path / "numpy", edit=edit)
+        trained(fast, "--compile", folder=tmp_path / "turns", edit=both(edit, turns))
 
 
 def test_a_rule_that_few_rows_meet_is_seen(tmp_path, monkeypatch):
@@ -222,7 +241,7 @@ def test_a_rule_that_few_rows_meet_is_seen(tmp_path, monkeypatch):
     _, run, said = trained(f"{PPO}_torchcompile", *flags, folder=tmp_path, edit=edit)
     met = (run.obs[:, :, 2].abs() > 0.2).float().mean()
     assert 0 < met < 0.1, met
-    assert run.act is run.torch_act and len(said) == 1 and not run.numpy_acting
+    assert not run.act.in_numpy and len(said) == 1
 
 
 def test_a_fork_with_a_memory_acts_by_its_own_policy(tmp_path, monkeypatch):
@@ -257,7 +276,7 @@ drawn = globals().get("drawn", []) + [((actions[:T] - probs.mean) / probs.stddev
     flags = ["--compile", "--env-id", "Pendulum-v1", "--num-envs", 8, "--num-steps", 256]
     flags += ["--total-timesteps", 3 * 2048]
     run = run_main(f"{MUJOCO}_torchcompile", *SMALL, *flags, runs_dir=tmp_path, edit=edit)
-    assert run.act is not run.torch_act and len(run.drawn) == 3
+    assert run.act.in_numpy and len(run.drawn) == 3
     np.testing.assert_allclose(run.drawn, 1, atol=0.06)
 
 
@@ -409,6 +428,15 @@ PATCHES = {
              ("import torch.nn as nn\n",
               "import torch.nn as nn\nimport torch.nn.functional as F\n"),
              ('#   "numpy>=2",\n', '#   "numpy>=2",\n#   "scipy",\n')), EVERY),
+    "what main calls to act": (
+        swap(("action = act(agent, obs[step])", "action = act(agent, obs[step] + 0)")), EVERY[:2]),
+    "a line after acting": (
+        swap(("action = act(agent, obs[step])", "action = act(agent, obs[step])\n"
+              "            kept = action.clone()")), EVERY[:1]),
+    "a line under the phase's name": (
+        insert("# Rollout", "pass"), EVERY),
+    "the first line of the rollout": (
+        swap(("        # Rollout\n", "        # Rollout\n        began = 0\n")), EVERY[:2]),
     "a field of the storage": (swap((
         '        "valid": torch.zeros((T + 1, N), device=device),\n',
         '        "valid": torch.zeros((T + 1, N), device=device),\n'

@@ -923,8 +923,38 @@ def test_an_attribute_that_main_sets_is_refused(change, tmp_path):
     flags = "--num-envs 2 --num-steps 8 --num-minibatches 2 --total-timesteps 16".split()
     ppo_eval = importlib.import_module("ppo_eval")
     run = run_main("ppo", *flags, runs_dir=tmp_path, edit=fork)
-    with pytest.raises(ppo_eval.CannotPlay, match="main sets agent.scale"):
+    with pytest.raises(ppo_eval.CannotPlay, match="sets agent.scale"):
         ppo_eval.load(run.run_dir)
+
+
+def test_what_acts_otherwise_is_told(runs, tmp_path):
+    """Another network than agent is refused; another act() is said not to be called; a buffer that
+    act() fills is in the checkpoint, and plays."""
+    ppo_eval = importlib.import_module("ppo_eval")
+    other = "            action = act({}, obs[step])\n"
+
+    def by_another(text):
+        assert text.count(other.format("agent")) == 1
+        text = text.replace(other.format("agent"), other.format("early"))
+        return text.replace("# Rollout\n", "# Rollout\n        early = agent\n")
+
+    def counted(text):
+        text = text.replace(
+            "        self.critic = nn",
+            '        self.register_buffer("calls", torch.tensor(0))\n        self.critic = nn',
+        )
+        old = "    probs = agent.policy(obs)\n    return probs.sample()\n"
+        assert text.count(old) == 1
+        return text.replace(old, "    agent.calls += 1\n" + old)
+
+    run = run_main("ppo", *TINY, runs_dir=tmp_path / "other", edit=by_another)
+    with pytest.raises(ppo_eval.CannotPlay, match="acts by the network of early"):
+        ppo_eval.load(run.run_dir)
+    run = run_main("ppo", *TINY, runs_dir=tmp_path / "counted", edit=counted)
+    policy = ppo_eval.load(run.run_dir)
+    assert policy.agent.calls == run.agent.calls > 0 and "not called" in policy.note
+    for eager in runs:
+        assert "not called" not in ppo_eval.load(runs[eager]).note
 
 
 @pytest.mark.parametrize(
@@ -932,6 +962,11 @@ def test_an_attribute_that_main_sets_is_refused(change, tmp_path):
     [
         ("            next_obs, reward,", "            action = torch.tanh(action)\n"),
         ("            next_obs, reward,", "            action *= 0.5\n"),
+        ("            next_obs, reward,", "            action[:] = torch.tanh(action)\n"),
+        (
+            "            next_obs, reward,",
+            "            action = torch.tanh(act(agent, obs[step]))\n",
+        ),
         ("            obs[step + 1] = ", "            next_obs = np.tanh(next_obs)\n"),
     ],
 )

@@ -25,7 +25,7 @@ IDEAS = {
     "open_run": "of several processes one writes",
 }
 IDEAS_OF_FAST = IDEAS | {
-    "numpy_act": "the actor's output; what is possible",
+    "NumpyAct": "the actor's output; what is possible",
     "act_captured": "a memory",
     "agent_numpy": "the actor's output; which memory",
     "numpy_weights": "which memory",

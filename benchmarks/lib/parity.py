@@ -103,3 +103,8 @@ def assert_close(one: dict, two: dict, first: int, bound: float, later=None) -> 
         assert later is None or max(found) < later, f"{tag} differs by {max(found):.1g} of its size"
         largest = max(largest, *found[:first])
     return largest
+
+
+def in_numpy(run) -> bool:
+    """Whether NumPy acts at the end of a run of main."""
+    return getattr(run.act, "in_numpy", vars(run).get("numpy_acting", False))

@@ -344,9 +344,11 @@ def captured(train_epoch, *inputs):
     frozen = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == frozen:
+        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
+        if given and numbers(*inputs) == frozen:
             return graph(arguments[-1])
         changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
+        changed = changed if given else "what it was first given"
         warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 

@@ -59,7 +59,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 # fast, both: this file's own imports, apart from those that a fork's patch may touch
 # isort: split
-import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import copy  # both: what NumPy is held against act by is a copy of the agent
 import warnings  # both: says so where PyTorch acts after all, or where no graph replays
 
 # CUDA graph: captures the kernels that a call launches, and replays them with one launch
@@ -478,9 +478,11 @@ def captured(train_epoch, *inputs):
     frozen = numbers(*inputs)
 
     def epoch(*arguments):
-        if numbers(*inputs) == frozen:
+        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
+        if given and numbers(*inputs) == frozen:
             return graph(arguments[-1])
         changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
+        changed = changed if given else "what it was first given"
         warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
         return train_epoch(*arguments)
 

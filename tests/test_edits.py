@@ -332,6 +332,10 @@ def test_a_graph_does_not_keep_what_changes(monkeypatch):
             assert 7.0 in epoch(*inputs, 3)
         setattr(owner, name, before)
     assert len(kept) == 2 and epoch(*inputs, 4)[2] == 4 and len(kept) == 3
+    other = agent, optimizer, {"of": "another phase"}, args
+    with pytest.warns(UserWarning, match="it would keep what it was first given"):
+        assert epoch(*other, 4)[2] == 4
+    assert len(kept) == 3
     optimizer.param_groups[0]["lr"] = 1e-4  # CleanRL's line
     with pytest.warns(UserWarning, match="lr"):
         epoch(*inputs, 5)

@@ -57,7 +57,6 @@ MACHINE = ("cpu", "cores", "gpu")
 TASK = (*MACHINE, "pair", "env_id", "total_timesteps", "cut")
 SEEDS = 3  # of a figure on the front page, at least
 ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
-SITTING = timedelta(hours=6)  # between the first and the last run's end
 DAY = timedelta(days=1)  # between the first and the last session's start
 ONE, MANY = "ppo_continuous_action", "ppo_continuous_action_envpool"
 FAST_VERSION, EAGER_VERSION = "fast version", "eager version"
@@ -237,12 +236,6 @@ def million(records: list[dict], order: Callable = by_date) -> list[dict]:
             if method and asked and not r["cut"]:
                 found.append({**r, "method": method})
     return found
-
-
-def last_sitting(runs: list[dict]) -> list[dict]:
-    """Those that ended within SITTING before the last one."""
-    ended = [datetime.fromisoformat(r["date"]) for r in runs]
-    return [r for r, end in zip(runs, ended, strict=True) if max(ended) - end <= SITTING]
 
 
 def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:

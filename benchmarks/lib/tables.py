@@ -38,7 +38,6 @@ from lib.choose import (
     effects,
     first_seeds,
     label,
-    last_sitting,
     learned,
     minutes,
     newest,
@@ -607,9 +606,8 @@ def one_flag(records: list[dict], name: str = "ppo_lstm") -> str:
 
 def which(records: list[dict]) -> str:
     """The front page's choice of a script: what it is for, and what a run of its fast version came
-    to, on the machine of the newest of them, with the minutes of the thesis or its last sitting."""
+    to, and in how many minutes, on the machine of the newest of them."""
     rows = []
-    of_thesis = [r for found in minutes(records).values() for same in found.values() for r in same]
     of_front = [r for same in learned(records) for r in same if on_front(r)]
     for name, about in PAIRS.items():
         runs = [r for r in of_front if r["pair"] == name]
@@ -617,10 +615,10 @@ def which(records: list[dict]) -> str:
         if runs:
             last = max(runs, key=lambda r: r["date"])
             same = [r for r in runs if machine(r) == machine(last)]
-            cells = [f"{about.env_id}, {about.steps / 1e6:g}M steps", over_seeds(same)]
-            task = {x: last[x] for x in ("pair", "variant", "env_id", "cores")}
-            timed = [r for r in of_thesis if task.items() <= r.items()] or last_sitting(same)
-            cells += [f"{took(timed)}, {cores(last['cores'])}"]
+            what = f"{about.env_id}, {about.steps / 1e6:g}M steps"
+            if "--" in about.mode:
+                what += ", [with flags](ppo/README.md#more-commands)"
+            cells = [what, over_seeds(same), f"{took(same)}, {cores(last['cores'])}"]
         rows.append([f"[`{name}`](ppo/README.md#{name})", about.purpose, *cells])
     header = ["script", "for", "fast version on", "return", "minutes"]
     return rows_of(header, rows, text=3)

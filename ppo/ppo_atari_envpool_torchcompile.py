@@ -387,7 +387,7 @@ if __name__ == "__main__":
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # games; runs with different seeds share none, and a resumed run plays new ones
-    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # 31 bits
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     envs = make_envs(args, seeds)
     next_obs, info = envs.reset()
 

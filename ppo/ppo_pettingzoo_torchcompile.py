@@ -573,7 +573,7 @@ if __name__ == "__main__":
 
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
     envs = make_envs(args)
-    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(E) >> 1  # 31 bits
+    seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(E) >> 1  # fits int32
     next_obs, absent = envs.reset(seed=seeds.tolist())
     N, K = envs.num_agents, len(envs.agents)
 

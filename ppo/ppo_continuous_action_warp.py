@@ -682,9 +682,10 @@ if __name__ == "__main__":
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
-        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         # to diverge never pays, whatever the sign of rewards: it is worth less than V, by a step's
-        rewards[lost] = (1 - args.gamma) * (values - np.abs(values))[:T][lost]
+        before = storage["values"][:T].double().cpu().numpy()[lost]  # sync
+        rewards[lost] = (1 - args.gamma) * (before - np.abs(before))
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync

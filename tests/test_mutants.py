@@ -539,8 +539,8 @@ DEVICE = [
      "= terminated | ~sound | (truncated &"),
     ("an odd end is lost", "= ~sound & ~terminated & valid", "= ~sound & valid"),
     ("a lost step counts twice", "~terminated & valid", "~terminated"),
-    ("to diverge pays", "(values - np.abs(values))", "0 * values"),
-    ("to diverge is worth what V is", "(values - np.abs(values))", "values"),
+    ("to diverge pays", "(before - np.abs(before))", "0 * before"),
+    ("to diverge is worth what V is", "(before - np.abs(before))", "before"),
     ("lost episodes count", " & ~lost & ~np.isnan", " & ~np.isnan"),
     ("the first observations are not counted", "    obs_rms.update(next_obs)\n    obs[T] =",
      "    obs[T] ="),
@@ -660,14 +660,14 @@ CLOCKS = [
 ]  # fmt: skip
 MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
 NOISE = "actor(obs.cpu().numpy()) + next(scaled_noise)"
-SCALED = "iter(noise.cpu().numpy() * std[0].numpy())"
+SCALED = "iter(noise.cpu().numpy() * std.numpy())"
 GAUSSIAN = [
     ("one noise for all steps", SCALED,
      SCALED.replace("noise.cpu()", "noise[:1].expand_as(noise)")),
     ("one noise for all environments", NOISE, f"{NOISE}[:1]"),
     ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
     ("acts by the mean in NumPy", NOISE, NOISE.replace("next", "0 * next")),
-    ("noise without its deviation", SCALED, SCALED.replace(" * std[0].numpy()", "")),
+    ("noise without its deviation", SCALED, SCALED.replace(" * std.numpy()", "")),
     ("the first deviation for ever", "host.policy(rows).stddev",
      "globals().setdefault('first_std', host.policy(rows).stddev)"),
     ("uniform noise by NumPy", "row.normal_()", "row.uniform_(-1.7, 1.7)"),

@@ -21,6 +21,7 @@ import sys
 import tempfile
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 
 from lib.records import RESULTS, ROOT, append, commit, machine, now, read
 
@@ -158,7 +159,7 @@ def main() -> int:
             (seed,) = args.seeds
             worlds = run_ours(seed, folder) if args.one == "ours" else run_rsl(seed)
         last = worlds.chosen[-len(worlds.chosen) // 5 :]
-        print("chosen", sum(last) / len(last), "return", sum(worlds.ended[-100:]) / 100)
+        print("chosen", fmean(last), "return", fmean(worlds.ended[-100:]))
         return 0
     path = args.results / "faults.jsonl"
     done = {(r["system"], r["fault"], r["seed"]) for r in read(path)}

@@ -437,7 +437,7 @@ PATCHES = {
     "a line after acting": (
         swap(("action = act(agent, obs[step])", "action = act(agent, obs[step])\n"
               "            kept = action.clone()")), EVERY[:1]),
-    "a line under the phase's name": (
+    "a line above the rollout": (
         insert("# Rollout", "pass"), EVERY),
     "the first line of the rollout": (
         swap(("        # Rollout\n", "        # Rollout\n        began = 0\n")), EVERY[:2]),

@@ -59,11 +59,14 @@ from torch.utils.tensorboard import SummaryWriter
 
 # fast, both: this file's own imports, apart from those that a fork's patch may touch
 # isort: split
-import copy  # both: what NumPy is held against act by is a copy of the agent
-import warnings  # both: says so where PyTorch acts after all, or where no graph replays
+import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import warnings  # both: where PyTorch acts after all, or where no graph replays
 
 # CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
+
+# both: sees what PyTorch computes in a step
+from torch.utils._python_dispatch import TorchDispatchMode
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -354,9 +357,10 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 def in_numpy(layer):
     """A layer, or a Sequential, as a function of an array, with the weights that it has now.
 
-    One that is neither Linear nor Tanh is called as it is, in PyTorch.
+    One that is neither Linear nor Tanh, or has hooks, is called as it is, in PyTorch.
     """
-    if type(layer) is nn.Sequential:
+    kind = None if layer._forward_hooks or layer._forward_pre_hooks else type(layer)
+    if kind is nn.Sequential:
         functions = [in_numpy(inner) for inner in layer]
 
         def chain(x):
@@ -365,102 +369,113 @@ def in_numpy(layer):
             return x
 
         return chain
-    if type(layer) is nn.Linear and layer.bias is not None:
+    if kind is nn.Linear and layer.bias is not None:
         w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         return lambda x: x @ w.T + b
-    if type(layer) is nn.Tanh:
+    if kind is nn.Tanh:
         return np.tanh
     return lambda x: layer(torch.from_numpy(x)).detach().numpy()
+
+
+# fast, both: buys no speed; it sees where a fork acts otherwise than NumPy would
+class Recorder(TorchDispatchMode):
+    """What PyTorch computes in a call from its inputs or by chance, to compare two calls by."""
+
+    def record(self, function, agent, *inputs):
+        """A call's result and its record: the operations, the last of which made the result."""
+        self.ops, self.draws = [], 0
+        self.names = {id(x): (f"input {i}", x) for i, x in enumerate(inputs)}
+        with self:
+            result = function(agent, *inputs)
+        return result, [*self.ops, self.name(result)]
+
+    def name(self, x):
+        """Tensors by the operation that made them or, where they are constants, by their bytes."""
+        if isinstance(x, list | tuple):
+            return [self.name(y) for y in x]
+        if id(x) in self.names:
+            self.follows = True
+            return self.names[id(x)][0]
+        return x.detach().cpu().numpy().tobytes() if torch.is_tensor(x) else x  # sync
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        result = op(*args, **(kwargs or {}))
+        self.follows = drawn = torch.Tag.nondeterministic_seeded in op.tags
+        named, writes = self.name([*args, *(kwargs or {}).items()]), op._schema.is_mutable
+        if self.follows or writes:
+            self.draws += drawn
+            # what writes, or draws once more, is like no other
+            self.ops.append((op, object() if writes or self.draws > 1 else named))
+            for i, x in enumerate(result if isinstance(result, list | tuple) else [result]):
+                self.names[id(x)] = f"{len(self.ops)}.{i}", x
+        return result
 
 
 # fast, both: the actions of a rollout without PyTorch
 class NumpyAct:
     """act, by the layers of the agent that it is given and from the same random numbers.
 
-    obs: (T + 1, N, D), the storage's.
-    subtle: act itself makes the first rollout. In the first step of each other one NumPy is held
-    against it, on rows of the rollout before. So a fork that changes the network, the policy or
-    what is drawn is seen: act itself acts from then on, and a warning says so. What act does in few
-    rows is seen after some dozens of them.
+    subtle: the first step of each rollout is act's own. If PyTorch computes in it anything but what
+    `plain` takes, or act keeps something, act itself acts to the end of the run, and a warning says
+    so. So a fork acts by its own network, policy and act.
     """
 
-    def __init__(self, act, obs):
-        self.act, self.obs = act, obs
-        self.sample, self.in_numpy, self.first = act, True, True
+    def __init__(self, act, num_steps):
+        self.act, self.num_steps, self.in_numpy = act, num_steps, True
+        self.renew()
 
-    def __call__(self, agent, obs):
-        if self.sample is None:
-            self.sample = self.derived(agent)
-        return self.sample(agent, obs)
+    def __call__(self, agent, *inputs):
+        return self.step(agent, *inputs)
 
     def renew(self):
         """For the next rollout: weights have changed."""
-        self.sample = None if self.in_numpy else self.act
+        self.step = self.first_step if self.in_numpy else self.act
 
     @torch.no_grad()
-    def derived(self, agent):
-        """What acts in a rollout: NumPy by the weights of now, or else act."""
-        # a copy where the agent is on a GPU, and the first time, as act may change what it is given
-        copied = self.first or self.obs.is_cuda
-        host = copy.deepcopy(agent).cpu() if copied else agent  # sync
-        self.first = False
+    def first_step(self, agent, *inputs):
+        """act's own; then comes what `derived` makes of the agent."""
+        recorder, before, on_gpu = Recorder(), self.kept(agent), inputs[0].is_cuda
+        action, acted = recorder.record(self.act, agent, *inputs)  # sync
         try:
-            actor = in_numpy(host.actor)
-            logits = self.checked(host, actor)
+            if before != self.kept(agent):
+                raise ValueError("act keeps something, or draws from Python or NumPy")
+            with torch.random.fork_rng([inputs[0].device] if on_gpu else []):
+                _, plain = recorder.record(self.plain, agent, *inputs)  # sync
+            if acted != plain:
+                raise ValueError("act does not just sample from the actor's logits")
+            host = copy.deepcopy(agent).cpu() if on_gpu else agent  # sync
+            self.step = self.derived(agent, in_numpy(host.actor), inputs[0])
         except Exception as error:  # what a fork's network raises is its own affair
-            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=4)
-            self.in_numpy = False
-            return self.act
-        T, N = len(self.obs) - 1, self.obs.shape[1]
-        noise = torch.empty((T, N, logits.shape[-1]), device=self.obs.device)
-        for row in noise:  # as probs.sample() draws it, which takes the argmax of probs / noise
+            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=3)
+            self.in_numpy, self.step = False, self.act
+        return action
+
+    def kept(self, agent):
+        """What act may not change: the agent's attributes and buffers, and other generators."""
+        values = [x for m in agent.modules() for x in [*vars(m).values(), *m._buffers.values()]]
+        return [*map(id, values)], values, random.getstate(), np.random.get_state()[2:]
+
+    def plain(self, agent, obs):
+        """What NumPy computes, in PyTorch."""
+        return Categorical(logits=agent.actor(obs), validate_args=False).sample()
+
+    def derived(self, agent, actor, obs):
+        """plain in NumPy, by the numbers that the other steps of the rollout would draw."""
+        shape = actor(obs.cpu().numpy()).shape  # sync
+        noise = torch.empty((self.num_steps - 1, *shape), device=obs.device)
+        for row in noise:
             row.exponential_()
         log_noise = iter(noise.log().cpu().numpy())  # sync
 
         def sample(other, obs):
-            if other is not agent:
-                raise ValueError("two networks act in turn: give --no-numpy-acting")
+            row = next(log_noise, None) if other is agent else None
+            if row is None:  # another network acts, or in more steps than a rollout has
+                return self.act(other, obs)
             logits = actor(obs.cpu().numpy())  # sync
-            return torch.from_numpy((logits - next(log_noise)).argmax(-1)).to(obs.device)  # sync
+            # the argmax of probs / noise, as probs.sample() finds it
+            return torch.from_numpy((logits - row).argmax(-1)).to(obs.device)  # sync
 
         return sample
-
-    def checked(self, host, actor):
-        """Logits of some rows, (rows, A); ValueError if act does not just sample from them.
-
-        Buys no speed.
-        """
-        with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
-            rows = self.obs.flatten(0, 1)  # ((T + 1) * N, D)
-            some = torch.randperm(len(rows))[:256]
-            rows = rows[some.to(rows.device)].cpu()  # sync
-            nudge = 1 + 1e-6 * (torch.arange(rows.shape[-1]) % 2)
-            logits, nudged = (torch.from_numpy(actor(x.numpy())) for x in (rows, rows * nudge))
-            # rounding parts the two by no more than a change in the sixth digit of some inputs does
-            rounding = 1e-4, 1e-4 + (nudged - logits).abs().max().item()
-            logits = logits.log_softmax(-1)
-            policy = host.policy(rows).logits
-            before = dict(vars(host)), [x.clone() for x in host.state_dict().values()]
-            state = torch.get_rng_state()
-            others = random.getstate(), np.random.get_state()
-            action = self.act(host, rows)
-            drawn = torch.get_rng_state()
-            torch.set_rng_state(state)
-            scores = logits - torch.empty_like(logits).exponential_().log()
-            same = torch.equal(drawn, torch.get_rng_state()) and others[0] == random.getstate()
-            same &= all(map(np.array_equal, others[1], np.random.get_state()))
-            random.setstate(others[0])
-            np.random.set_state(others[1])
-        # nor keeps anything, which a rollout by NumPy would not
-        same &= vars(host) == before[0]
-        same &= all(map(torch.equal, host.state_dict().values(), before[1]))
-        # act takes the highest score, or what rounding makes of a tie
-        taken = scores.gather(-1, action[:, None])
-        same &= torch.allclose(taken, scores.amax(-1, keepdim=True), *rounding)
-        same &= torch.allclose(logits, policy, *rounding)
-        if not same:
-            raise ValueError("act does not just sample from the actor's logits")
-        return logits
 
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
@@ -629,7 +644,7 @@ if __name__ == "__main__":
     # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
     numpy_acting = args.numpy_acting and mode != "eager"
     if numpy_acting:
-        act = NumpyAct(act, obs)
+        act = NumpyAct(act, T)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size

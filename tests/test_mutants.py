@@ -645,31 +645,31 @@ NUMPY = [
      '            storage["logprobs"][:] =',
      '            storage["values"][:T] = fresh[:T]\n            storage["logprobs"][:] ='),
 ]  # fmt: skip
-DRAWN = "        for row in noise:  # as"
+DRAWN = "        for row in noise:\n"
 NOW = "iter(noise.log().cpu().numpy())"
 CLOCKS = [
     ("one noise for all steps", NOW, "iter([noise.log().numpy()[0]] * len(noise))"),
-    ("one noise for all environments", " - next(log_noise))", " - next(log_noise)[:1])"),
+    ("one noise for all environments", "(logits - row)", "(logits - row[:1])"),
     ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
     ("noise without its logarithm", NOW, NOW.replace(".log()", "")),
-    ("product for quotient", " - next(log_noise))", " + next(log_noise))"),
-    ("greedy by NumPy", " - next(log_noise))", ")"),
+    ("product for quotient", "(logits - row)", "(logits + row)"),
+    ("greedy by NumPy", "(logits - row)", "logits"),
     ("uniform noise by NumPy", "row.exponential_()", "row.uniform_()"),
-    ("the check leaves its random numbers", "torch.random.fork_rng(devices=[])",
-     "torch.no_grad()"),
+    ("the check leaves its random numbers",
+     "torch.random.fork_rng([inputs[0].device] if on_gpu else [])", "torch.no_grad()"),
 ]  # fmt: skip
 MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
-NOISE = "actor(obs.cpu().numpy()) + next(scaled_noise)"
-SCALED = "iter(noise.cpu().numpy() * std.numpy())"
+NOISE = "actor(obs.cpu().numpy()) + row"
+SCALED = "iter((noise * self.std).cpu().numpy())"
 GAUSSIAN = [
     ("one noise for all steps", SCALED,
-     SCALED.replace("noise.cpu()", "noise[:1].expand_as(noise)")),
+     SCALED.replace("(noise *", "(noise[:1].expand_as(noise) *")),
     ("one noise for all environments", NOISE, f"{NOISE}[:1]"),
     ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
-    ("acts by the mean in NumPy", NOISE, NOISE.replace("next", "0 * next")),
-    ("noise without its deviation", SCALED, SCALED.replace(" * std.numpy()", "")),
-    ("the first deviation for ever", "host.policy(rows).stddev",
-     "globals().setdefault('first_std', host.policy(rows).stddev)"),
+    ("acts by the mean in NumPy", NOISE, NOISE.replace("row", "0 * row")),
+    ("noise without its deviation", SCALED, SCALED.replace(" * self.std", "")),
+    ("the first deviation for ever", "agent.policy(*inputs).stddev",
+     "globals().setdefault('first_std', agent.policy(*inputs).stddev)"),
     ("uniform noise by NumPy", "row.normal_()", "row.uniform_(-1.7, 1.7)"),
     ("clipped actions are stored by NumPy", NOISE, f"np.clip({NOISE}, low, high)"),
     ("statistics of the rollout's start", "        obs[0] = obs[T]\n",

@@ -83,8 +83,8 @@ def cases_of(name: str, cuda: bool) -> list[tuple[str, str, str, dict]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--pairs", nargs="+", choices=TIMED, default=TIMED)
-    add("--rounds", type=int, default=3)
+    add("--pairs", nargs="+", choices=TIMED, default=TIMED, help="by default all that are timed")
+    add("--rounds", type=int, default=3, help="interleaved rounds")
     add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
     add("--timeout", type=float, default=3600, help="seconds until a run counts as failed")
     add("--results", type=Path, default=RESULTS, help="folder of the records")

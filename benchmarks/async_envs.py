@@ -49,7 +49,7 @@ for ms in ENVS:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
     common = {"code": code("ppo"), "commit": commit(), "session": now(), **machine()}

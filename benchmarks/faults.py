@@ -150,9 +150,11 @@ def run_rsl(seed: int) -> Faulty:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="of each case")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
-    parser.add_argument("--one", choices=SYSTEMS, help="one run, as the others are called")
+    parser.add_argument(
+        "--one", choices=SYSTEMS, help="a single run of this system (used by the command itself)"
+    )
     args = parser.parse_args()
     if args.one:
         with tempfile.TemporaryDirectory() as folder:

@@ -177,7 +177,7 @@ def departures(name: str, flags: list[str]) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--pairs", nargs="+", choices=TIMED, default=TIMED, metavar="NAME")
+    add("--pairs", nargs="+", choices=TIMED, default=TIMED, metavar="NAME", help="by default all")
     add("--iterations", type=int, default=4, help="whose minibatches are looked at; 4 by default")
     add("--departure", type=int, default=20, help="iterations of the three runs; 20 by default")
     add("--results", type=Path, default=RESULTS, help="folder of the records")

@@ -71,12 +71,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--ideas", nargs="+", help="names of patches; by default all that fit")
-    add("--pair", default="ppo_continuous_action_envpool")
-    add("--env-ids", nargs="+", default=["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"])
-    add("--total-timesteps", type=int, default=1_000_000)
-    add("--seeds", nargs="+", type=int, default=[*range(301, 311)])
+    add("--pair", default="ppo_continuous_action_envpool", help="whose fast version trains")
+    add(
+        "--env-ids", nargs="+", default=["HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"], help="tasks"
+    )
+    add("--total-timesteps", type=int, default=1_000_000, help="of each run")
+    add("--seeds", nargs="+", type=int, default=[*range(301, 311)], help="of each idea")
     add("--jobs", type=int, default=1, help="runs at once, a core each")
-    add("--records", type=Path, default=RESULTS / "ideas.jsonl")
+    add("--records", type=Path, default=RESULTS / "ideas.jsonl", help="the file, gone on with")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         paths = {}

@@ -23,6 +23,9 @@ ITERATIONS = 8  # compiling, capturing and their first replays included
 
 
 def main() -> int:
+    if {"-h", "--help"} & set(sys.argv[1:2]):
+        print(__doc__)
+        return 0
     try:
         name, _ = split_variant(sys.argv[1] if len(sys.argv) > 1 else "")
     except Failure as failure:

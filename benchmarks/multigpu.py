@@ -78,7 +78,7 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--rounds", type=int, default=3)
+    add("--rounds", type=int, default=3, help="interleaved rounds")
     add("--iterations", type=int, default=ITERATIONS, help="of a run, 3 of them burn-in")
     add("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()

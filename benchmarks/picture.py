@@ -60,9 +60,9 @@ def words(record: dict) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
-    parser.add_argument("--out", type=Path, default=RESULTS / "agents.webp")
+    parser.add_argument("--out", type=Path, default=RESULTS / "agents.webp", help="the picture")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each film")
     parser.add_argument("--height", type=int, default=200, help="of the films, in pixels")
     args = parser.parse_args()
     scored = [r for r in read(args.results / "learning.jsonl") if r.get("eval")]

@@ -13,7 +13,7 @@ from lib.records import ROOT, Failure, defaults, run_process, scalars, split_var
 TAGS = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac explained_variance".split()
 TAGS = ["charts/episodic_return", "losses/grad_norm", *(f"losses/{tag}" for tag in TAGS)]
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-parser.add_argument("commit")
+parser.add_argument("commit", help="with which the scripts of now are compared")
 parser.add_argument("variants", nargs="+", help="NAME or NAME:flag+flag")
 args, differ = parser.parse_args(), False
 try:

@@ -21,7 +21,7 @@ MADE = "gym.make(args.env_id, "  # as ppo.py has it
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -199,7 +199,7 @@ def main() -> int:
     add("--rounds", type=int, help="5 by default")
     add("--iterations", type=int, help=f"of a run, 3 of them burn-in; {ITERATIONS} by default")
     add("--timeout", type=float, default=3600, help="seconds until a run counts as failed")
-    add("--peer", action="append", default=[], metavar="NAME=COMMAND")
+    add("--peer", action="append", default=[], metavar="NAME=COMMAND", help="another system")
     add("--peer-sps", action="append", default=[], metavar="REGEX", help="one, or one a peer")
     add("--quick", action="store_true", help="1 round of 6 iterations, not among the results")
     add("--results", type=Path, help="folder of the records")

@@ -106,7 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--script", required=True, help="NAME or NAME:flag+flag, as in learning.py")
-    add("--env-id", required=True)
+    add("--env-id", required=True, help="task")
     add("--total-timesteps", type=int, help="of a run; the script's own by default")
     add("--trials", type=int, default=30, help="of this call")
     add("--seeds", nargs="+", type=int, default=[101], help="of a trial's runs")

@@ -87,7 +87,7 @@ class Args:
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
     compile: bool = False  # compile acting, CNN and loss; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
-    fused_lstm: bool = True  # learn with all rows in one call, if compiled and not captured
+    fused_lstm: bool = True  # all rows in one call of an LSTM, if compiled and not captured
     bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits: other trajectories
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
@@ -331,7 +331,7 @@ def act_captured(agent, storage, row, lstm_state, step, obs_host, dones_host, ac
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
-    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
     return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
@@ -551,7 +551,7 @@ if __name__ == "__main__":
                 row = {key: rows[step] for key, rows in storage.items()}  # views
                 action, lstm_state = act(agent, row, lstm_state)
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
-            terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
+            terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
             # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as PyTorch's
             # copy wakes threads that spin on the simulator's cores (seen: half the speed, 16 cores)
             if replays:
@@ -566,7 +566,7 @@ if __name__ == "__main__":
             running_returns += info["reward"] * valid[step]  # not clipped
             running_lengths += valid[step]
             game_over = (info["terminated"] > 0) | truncated  # terminated alone: a lost life
-            # the no-ops after a lost life can end the game too; at times only the lives say so
+            # the no-ops after a lost life can end the game too; only lives that rise may show it
             game_over |= (info["lives"] > lives) & ~valid[step]
             lives = info["lives"]
             for i in np.flatnonzero(game_over & (running_lengths > 0)):
@@ -614,7 +614,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -452,7 +452,7 @@ if __name__ == "__main__":
             row = {key: rows[step] for key, rows in storage.items()}  # views
             action = act(agent, row)
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
-            terminated |= info["terminated"] > 0  # at the time limit a game over is only truncated
+            terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
             valid[step] = dones[step] == 0
@@ -462,7 +462,7 @@ if __name__ == "__main__":
             running_returns += info["reward"] * valid[step]  # not clipped
             running_lengths += valid[step]
             game_over = (info["terminated"] > 0) | truncated  # terminated alone: a lost life
-            # the no-ops after a lost life can end the game too; at times only the lives say so
+            # the no-ops after a lost life can end the game too; only lives that rise may show it
             game_over |= (info["lives"] > lives) & ~valid[step]
             lives = info["lives"]
             for i in np.flatnonzero(game_over & (running_lengths > 0)):
@@ -514,7 +514,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -4,7 +4,7 @@
     diff -u ppo/ppo.py ppo/ppo_continuous_action.py    # what continuous actions need
     diff -u ppo/ppo_continuous_action.py ppo/ppo_continuous_action_torchcompile.py   # its speed
 
-Not here: environments in parallel (ppo_continuous_action_envpool.py), discrete actions (ppo.py).
+Not here: a simulator that steps many at once (ppo_continuous_action_envpool.py), discrete actions.
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, defaults and networks,
 CleanRL's ppo_continuous_action.py; normalisation, Gymnasium's vector wrappers.
 
@@ -479,7 +479,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -103,8 +103,8 @@ class Args:
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
     compile: bool = False  # compile the gradients; the first iteration takes longer
     cudagraphs: bool = False  # capture each rollout and each epoch in a CUDA graph, on a GPU
-    rollout_graph: bool = True  # if not, --cudagraphs captures physics and epochs alone
-    physics_graph: bool = True  # let Warp capture the physics of a step, if the rollout is not
+    rollout_graph: bool = True  # with --cudagraphs capture rollouts; else physics and epochs
+    physics_graph: bool = True  # let Warp capture a step's physics, if rollouts are not captured
 
     env_id: str = "HalfCheetah-v5"  # one of TASKS, or module:Class, a class of your own
     total_timesteps: int = 10_000_000  # environment steps, rounded down to whole rollouts
@@ -570,7 +570,7 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
-    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
     return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
@@ -826,7 +826,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -80,8 +80,8 @@ class Args:
     deterministic: bool = False  # take the most likely actions; else they are sampled
     seed: int = 1  # of the games and of the sampling, 0 or more
     capture_video: bool = False  # film one of the games: video.mp4
-    video_game: Literal["first", "best"] = "first"  # which one
-    max_steps: int = 27_000  # a game that has not ended then is cut, Atari's own limit
+    video_game: Literal["first", "best"] = "first"  # which game to film
+    max_steps: int = 27_000  # after which a game is cut; Atari's own limit
     onnx: bool = False  # write the policy to policy.onnx, which then plays
 
     def __post_init__(self):
@@ -604,7 +604,7 @@ class Game:
         if self.on_atari and self.in_envpool:
             reward = self.info["reward"]  # not clipped
             over = (self.info["terminated"] > 0) | truncated
-            # the no-ops after a lost life can end the game too; at times only the lives say so
+            # the no-ops after a lost life can end the game too; only lives that rise may show it
             over |= self.life_over & (self.info["lives"] > before["lives"])
         elif self.on_atari:  # ALE's games, which do not end with a life
             ends = ends | (self.info["lives"] < before["lives"])

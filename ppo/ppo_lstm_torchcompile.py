@@ -58,7 +58,7 @@ from torch.utils.tensorboard import SummaryWriter
 # fast, both: this file's own imports, apart from those that a fork's patch may touch
 # isort: split
 import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
-import warnings  # both: says so where PyTorch acts after all, or where no graph replays
+import warnings  # both: where PyTorch acts after all, or where no graph replays
 
 # CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
@@ -89,10 +89,10 @@ class Args:
     compile: bool = False  # compile the loss; the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
     numpy_acting: bool = True  # act in NumPy, if compiled or captured
-    fused_lstm: bool = True  # learn with all rows in one call, if compiled and not captured
+    fused_lstm: bool = True  # all rows in one call of an LSTM, if compiled and not captured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
-    hide: tuple[int, ...] | None = None  # entries left out of obs; None: CartPole-v1's velocities
+    hide: tuple[int, ...] | None = None  # entries left out of obs; by default CartPole's velocities
     total_timesteps: int = 300_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1e-3  # Adam's learning rate
     num_envs: int = 8  # N, parallel environments
@@ -406,7 +406,7 @@ def checked_weights(act, agent, storage, obs, dones, lstm_state):
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
-    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
     return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
@@ -561,7 +561,7 @@ if __name__ == "__main__":
         ppo_loss = torch.compile(ppo_loss)
         LSTM.fused = args.fused_lstm and not cudagraphs
 
-    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
+    # fast, CUDA graph: Adam is made capturable; train_epoch keeps its name and arguments
     if cudagraphs:
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
@@ -674,7 +674,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

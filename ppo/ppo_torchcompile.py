@@ -397,7 +397,7 @@ class NumpyAct:
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
-    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
     return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
@@ -551,7 +551,7 @@ if __name__ == "__main__":
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
 
-    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
+    # fast, CUDA graph: Adam is made capturable; train_epoch keeps its name and arguments
     if cudagraphs:
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
@@ -625,7 +625,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -77,7 +77,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
-    hide: tuple[int, ...] | None = None  # entries left out of obs; None: CartPole-v1's velocities
+    hide: tuple[int, ...] | None = None  # entries left out of obs; by default CartPole's velocities
     trxl_memory_length: int = 32  # L, earlier rows that a row attends to
     trxl_num_layers: int = 1  # layers of attention
     trxl_num_heads: int = 4  # heads of a layer
@@ -494,7 +494,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

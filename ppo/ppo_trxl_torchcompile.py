@@ -58,7 +58,7 @@ from torch.utils.tensorboard import SummaryWriter
 # fast, both: this file's own imports, apart from those that a fork's patch may touch
 # isort: split
 import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
-import warnings  # both: says so where PyTorch acts after all, or where no graph replays
+import warnings  # both: where PyTorch acts after all, or where no graph replays
 
 # CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
@@ -91,7 +91,7 @@ class Args:
     numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
-    hide: tuple[int, ...] | None = None  # entries left out of obs; None: CartPole-v1's velocities
+    hide: tuple[int, ...] | None = None  # entries left out of obs; by default CartPole's velocities
     trxl_memory_length: int = 32  # L, earlier rows that a row attends to
     trxl_num_layers: int = 1  # layers of attention
     trxl_num_heads: int = 4  # heads of a layer
@@ -393,7 +393,7 @@ def checked_weights(act, agent, storage, obs, window, ages):
 
 # fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
 def numbers(agent, optimizer, *inputs):
-    """Those among the agent's attributes, the optimizer's options and the flags: no tensors."""
+    """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
     return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
@@ -554,7 +554,7 @@ if __name__ == "__main__":
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
 
-    # fast, CUDA graph: Adam is told, and train_epoch keeps its name and arguments
+    # fast, CUDA graph: Adam is made capturable; train_epoch keeps its name and arguments
     if cudagraphs:
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
@@ -669,7 +669,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: of N episodes that start together, the short ones end first
+        # at least N: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, N) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

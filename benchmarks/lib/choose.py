@@ -113,9 +113,16 @@ def by_session(record: dict) -> str:
 
 
 def commits_of_old(records: list[dict], form: str) -> str:
-    """The commits of scripts that have changed since; empty if none has."""
-    old = [r for r in records if r.get("code") and r["code"] != code(part(r["variant"])[0])]
-    return form.format(", ".join(sorted({r["commit"] for r in old}))) if old else ""
+    """The commits of scripts that have changed since, with their pairs where there are others than
+    one commit's; empty if none has changed."""
+    found: dict[str, list[str]] = {}
+    for r in records:
+        if r.get("code") and r["code"] != code(part(r["variant"])[0]):
+            found.setdefault(r["commit"], []).append(f"`{r['pair']}`")
+    if len(found) == 1 and len({r["pair"] for r in records}) == len(set(*found.values())):
+        return form.format(*found)
+    named = [f"{commit} ({', '.join(dict.fromkeys(found[commit]))})" for commit in sorted(found)]
+    return form.format(", ".join(named)) if found else ""
 
 
 def newest(records: list[dict]) -> list[list[dict]]:

@@ -203,8 +203,7 @@ def speedup(sessions: list[list[dict]]) -> str:
     ends = [f"{x:.2g}" for x in (min(gains.values()), max(gains.values()))]
     text = f"Over {len(gains)} pairs, a fast version with `--compile` makes "
     text += f"{' to '.join(dict.fromkeys(ends))} times the steps per second of its eager version"
-    old = commits_of_old([r for same in sessions for r in same], ", by the scripts of commit {}")
-    text = f"{text}{old}."
+    text += " ([their commits](../benchmarks/README.md#steps-per-second))."
     for name, gain in apart.items():
         text += f" `{name}` makes {gain:.2g} times as many, as {MORE[name]}"
         found = next(x for x in both if x[EAGER_VERSION][0]["pair"] == name)

@@ -2,6 +2,9 @@
 
     PYTHONPATH=examples ./run.sh ppo_pixels --env-id my_pixels:Reach-v0
     PYTHONPATH=examples ./run.sh ppo_pixels --env-id my_pixels:CarRacing4-v0 --reward-scale 0.01
+    PYTHONPATH=examples ./run.sh ppo_pixels --env-id my_pixels:DoomBasic4-v0 --reward-scale 0.01
+
+The last one needs VizDoom: .venv/bin/pip install vizdoom
 
 What skips, stacks, greys or shrinks frames stands where an id is registered, and belongs to the
 environment: ppo_eval.py plays the same.
@@ -79,5 +82,19 @@ def car_racing(**options):
     return gym.wrappers.FrameStackObservation(env, 4)
 
 
+def doom(**options):
+    """VizDoom's Basic, a monster to hit, with 4 actions of 4 frames each: grey, (60, 80) uint8."""
+    import vizdoom.gymnasium_wrapper  # noqa: F401 - registers its ids
+
+    env = gym.make("VizdoomBasic-v1", frame_skip=4, **options)
+    small = gym.spaces.Box(0, 255, (60, 80), np.uint8)
+
+    def shrunk(obs):
+        return obs["screen"][2::4, 2::4].mean(2).astype(np.uint8)
+
+    return gym.wrappers.TransformObservation(env, shrunk, small)
+
+
 gym.register("Reach-v0", Reach, max_episode_steps=100)
 gym.register("CarRacing4-v0", car_racing)
+gym.register("DoomBasic4-v0", doom)

@@ -197,8 +197,7 @@ class WarpVectorEnv:
         self.first_qpos = torch.from_numpy(mjm.qpos0).to(self.qpos)
         self.mass = torch.from_numpy(mjm.body_mass / mjm.body_mass.sum()).to(self.qpos)
         self.dt = mjm.opt.timestep * task.frame_skip
-        # of qpos and qvel; no entry may pass what MuJoCo itself takes for diverged
-        self.low = torch.full((mjm.nq + mjm.nv,), -mujoco.mjMAXVAL, device=device)
+        self.low = torch.full((mjm.nq + mjm.nv,), -INF, device=device)  # of qpos and qvel
         self.high = -self.low
         for entry, low, high in task.healthy:
             self.low[entry], self.high[entry] = low, high
@@ -275,10 +274,12 @@ class WarpVectorEnv:
         self.simulate()
         obs, x = self.observe(), self.position()
         state = torch.cat([self.qpos, self.qvel], 1)
-        healthy = ((state > self.low) & (state < self.high)).all(1)  # not where one is nan
+        healthy = ((state > self.low) & (state < self.high)).all(1)
         reward = task.forward_reward * (x - self.x) / self.dt + task.healthy_reward * healthy
         reward -= self.cost()
-        diverged = ~(reward.abs() < mujoco.mjMAXVAL)  # or nan
+        # what MuJoCo takes for diverged ends no episode: the reward says so, the world starts anew
+        sound = (torch.cat([state, reward[:, None]], 1).abs() < mujoco.mjMAXVAL).all(1)
+        reward = torch.where(sound, reward, torch.nan)
         self.metrics["dropped_contacts"] += (self.overflow & self.dropped != 0).sum()
         self.overflow.zero_()
 
@@ -294,10 +295,10 @@ class WarpVectorEnv:
         # derive() brings it up to date
         self.x.copy_(torch.where(anew, self.position(), x))
         self.elapsed.add_(1).masked_fill_(anew, 0)
-        terminated = ~healthy & ~anew
+        terminated = ~healthy & sound & ~anew
         truncated = (self.elapsed >= self.max_episode_steps) & ~anew
-        self.done.copy_(terminated | truncated)
-        return obs, torch.where(anew | diverged, 0.0, reward), terminated, truncated
+        self.done.copy_(terminated | truncated | (~sound & ~anew))
+        return obs, torch.where(anew, 0.0, reward), terminated, truncated
 
 
 def make_envs(args, device):
@@ -425,7 +426,7 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     # termination drops the sum before its reward comes in, a truncation keeps it
     sums = discounted[step] * args.gamma * ~terminated + reward
     discounted[step + 1] = torch.where(valid, sums, discounted[step])
-    return_rms.update(discounted[step + 1].unsqueeze(1), valid)
+    return_rms.update(discounted[step + 1].unsqueeze(1), valid & (lost[step + 1] == 0))
     rewards[step] = return_rms.scale(reward)
     running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
     running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)

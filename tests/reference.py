@@ -218,7 +218,8 @@ class Gymnasium:
         started, self.done = np.flatnonzero(~self.done), terminal | cut
         for i in started:  # as in Gymnasium, a terminal reward opens the next sum
             self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
-        new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started]
+        lost = getattr(self, "lost", np.zeros(len(rows), bool))  # of these there is no sample
+        new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started[~lost[started]]]
         reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, seen, 1)
         state = {"obs": obs, "dones": self.done, "terminations": terminal, "over": self.done}
         return state, reward, raw, self.done

@@ -13,6 +13,7 @@ import argparse
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -126,6 +127,7 @@ def main() -> int:
     parser.add_argument("name", metavar="NAME", help="of a pair in ppo/, or a path")
     parser.add_argument("path", metavar="PATH", type=Path, help="of the new pair")
     parser.add_argument("--patch", nargs="+", action="extend", default=[], help="names or files")
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `| head`: no traceback
     args = parser.parse_args()
     stem = args.path.name.removesuffix(".py").removesuffix("_torchcompile")
     folder = args.path.expanduser().parent

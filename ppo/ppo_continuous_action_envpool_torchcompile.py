@@ -387,15 +387,16 @@ class NumpyAct:
     @torch.no_grad()
     def first_step(self, agent, *inputs):
         """act's own; then comes what `derived` makes of the agent."""
-        recorder, before, on_gpu = Recorder(), self.kept(agent), inputs[0].is_cuda
-        action, acted = recorder.record(self.act, agent, *inputs)  # sync
+        action, recorder, before = None, Recorder(), self.kept(agent)
         try:
-            if before != self.kept(agent):
-                raise ValueError("act keeps something, or draws from Python or NumPy")
+            on_gpu = inputs[0].is_cuda
             with torch.random.fork_rng([inputs[0].device] if on_gpu else []):
                 self.std = agent.policy(*inputs).stddev  # (N, A)
-                _, plain = recorder.record(self.plain, agent, *inputs)  # sync
-            if acted != plain:
+                expected, plain = recorder.record(self.plain, agent, *inputs)  # sync
+            action, acted = recorder.record(self.act, agent, *inputs)  # sync
+            if before != self.kept(agent):
+                raise ValueError("act keeps something, or draws from Python or NumPy")
+            if acted != plain or not torch.equal(action, expected):  # sync
                 raise ValueError(
                     "act does not just sample actor_mean plus noise of a fixed deviation"
                 )
@@ -404,7 +405,7 @@ class NumpyAct:
         except Exception as error:  # what a fork's network raises is its own affair
             warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=3)
             self.in_numpy, self.step = False, self.act
-        return action
+        return self.act(agent, *inputs) if action is None else action
 
     def kept(self, agent):
         """What act may not change: the agent's attributes and buffers, and other generators."""

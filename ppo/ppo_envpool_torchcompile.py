@@ -364,21 +364,22 @@ class NumpyAct:
     @torch.no_grad()
     def first_step(self, agent, *inputs):
         """act's own; then comes what `derived` makes of the agent."""
-        recorder, before, on_gpu = Recorder(), self.kept(agent), inputs[0].is_cuda
-        action, acted = recorder.record(self.act, agent, *inputs)  # sync
+        action, recorder, before = None, Recorder(), self.kept(agent)
         try:
+            on_gpu = inputs[0].is_cuda
+            with torch.random.fork_rng([inputs[0].device] if on_gpu else []):
+                expected, plain = recorder.record(self.plain, agent, *inputs)  # sync
+            action, acted = recorder.record(self.act, agent, *inputs)  # sync
             if before != self.kept(agent):
                 raise ValueError("act keeps something, or draws from Python or NumPy")
-            with torch.random.fork_rng([inputs[0].device] if on_gpu else []):
-                _, plain = recorder.record(self.plain, agent, *inputs)  # sync
-            if acted != plain:
+            if acted != plain or not torch.equal(action, expected):  # sync
                 raise ValueError("act does not just sample from the actor's logits")
             host = copy.deepcopy(agent).cpu() if on_gpu else agent  # sync
             self.step = self.derived(agent, in_numpy(host.actor), inputs[0])
         except Exception as error:  # what a fork's network raises is its own affair
             warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=3)
             self.in_numpy, self.step = False, self.act
-        return action
+        return self.act(agent, *inputs) if action is None else action
 
     def kept(self, agent):
         """What act may not change: the agent's attributes and buffers, and other generators."""

@@ -202,6 +202,14 @@ FORKS = {
         PPO, swap(("    return probs.sample()\n",
                    "    return torch.where(obs[:, 2].abs() > 0.2, 0, probs.sample())\n")),
         "PyTorch"),
+    "actions changed by NumPy": (
+        PPO, swap(("    return probs.sample()\n",
+                   "    action = probs.sample()\n"
+                   "    action.numpy()[0] = 1 - action.numpy()[0]\n    return action\n")),
+        "PyTorch"),
+    "the actor by another name": (
+        PPO, swap(("        self.actor = nn.Sequential(", "        self.pi = nn.Sequential("),
+                  ("self.actor(obs)", "self.pi(obs)")), "PyTorch"),
     "a value that is read": (
         PPO, swap(("    return probs.sample()\n",
                    "    return probs.sample() if obs.abs().max() < 0.05 else probs.mode\n")),

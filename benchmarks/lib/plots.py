@@ -16,6 +16,7 @@ from lib.choose import (
     MINUTES,
     SB3,
     WARM,
+    bonuses,
     columns,
     effects,
     ideas,
@@ -198,6 +199,29 @@ def plot_effects(records: list[dict]) -> Figure | None:
     return fig
 
 
+def plot_visits(records: list[dict]) -> Figure | None:
+    """Returns over steps with a bonus at first visits, at every visit and without one: a panel a
+    task, a line a seed."""
+    found = bonuses(records)
+    tasks = list(dict.fromkeys(env_id for env_id, _ in found))
+    if not tasks:
+        return None
+    kinds = dict.fromkeys(kind for _, kind in found)
+    shown = [r for same in found.values() for r in same]
+    fig, named = figure(9, 3, f"A line a seed. {machine(shown[0])} a run, {when(shown)}"), {}
+    for ax, env_id in zip(fig.subplots(1, len(tasks)), tasks, strict=True):
+        ax.set_title(env_id.rpartition(":")[2].removeprefix("OneHot-MiniGrid-"), fontsize=9)
+        ax.set_xlabel("million steps")
+        for kind, colour in zip(kinds, (BLUE, ORANGE, GREY), strict=False):
+            if (env_id, kind) not in found:
+                continue
+            steps, _, returns = curves(found[env_id, kind], 50)
+            for line in returns:
+                (named[kind],) = ax.plot(steps / 1e6, line, color=colour, lw=1)
+    fig.axes[0].set_ylabel("return of an episode")
+    return legend(fig, {f"a bonus: {kind}": line for kind, line in named.items()}, 3)
+
+
 def plot_recipes(records: list[dict]) -> Figure | None:
     """Returns over minutes of each recipe: mean, least and most over seeds; the zoo's score."""
     found = {name: (recipe, runs_of(records, recipe)) for name, recipe in recipes().items()}
@@ -266,6 +290,7 @@ def write(folder: Path) -> None:
         "ideas": plot_ideas(learning),
         "recipes": plot_recipes(learning),
         "effects": plot_effects(read(folder / "ideas.jsonl")),
+        "visits": plot_visits(read(folder / "first_visits.jsonl")),
     }.items():
         if fig:
             fig.savefig(folder / f"{name}.png")

@@ -324,11 +324,11 @@ def in_numpy(layer):
 
 # fast, both: buys no speed; it sees where a fork acts otherwise than NumPy would
 class Recorder(TorchDispatchMode):
-    """What PyTorch computes in a call from its inputs or by chance, to compare two calls by."""
+    """What PyTorch computes in a call from its inputs or by chance, to compare two calls."""
 
     def record(self, function, agent, *inputs):
-        """A call's result and its record: the operations, the last of which made the result."""
-        self.ops, self.draws = [], 0
+        """A call's result and its record; `odd`: whether it has written, or drawn twice."""
+        self.ops, self.drawn, self.odd = [], False, False
         self.names = {id(x): (f"input {i}", x) for i, x in enumerate(inputs)}
         with self:
             result = function(agent, *inputs)
@@ -346,11 +346,11 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         result = op(*args, **(kwargs or {}))
         self.follows = drawn = torch.Tag.nondeterministic_seeded in op.tags
-        named, writes = self.name([*args, *(kwargs or {}).items()]), op._schema.is_mutable
-        if self.follows or writes:
-            self.draws += drawn
-            # what writes, or draws once more, is like no other
-            self.ops.append((op, object() if writes or self.draws > 1 else named))
+        named = self.name([*args, *(kwargs or {}).items()])
+        self.odd |= op._schema.is_mutable or (drawn and self.drawn)
+        self.drawn |= drawn
+        if self.follows:
+            self.ops.append((op, named))
             for i, x in enumerate(result if isinstance(result, list | tuple) else [result]):
                 self.names[id(x)] = f"{len(self.ops)}.{i}", x
         return result
@@ -365,8 +365,9 @@ class NumpyAct:
     so. So a fork acts by its own network, policy and act.
     """
 
-    def __init__(self, act, num_steps):
-        self.act, self.num_steps, self.in_numpy = act, num_steps, True
+    def __init__(self, act, num_steps, device):
+        self.act, self.num_steps, self.on_gpu = act, num_steps, device.type == "cuda"
+        self.in_numpy = True
         self.renew()
 
     def __call__(self, agent, *inputs):
@@ -379,25 +380,26 @@ class NumpyAct:
     @torch.no_grad()
     def first_step(self, agent, *inputs):
         """act's own; then comes what `derived` makes of the agent."""
-        action, recorder, before = None, Recorder(), self.kept(agent)
+        recorder, rng = Recorder(), torch.cuda if self.on_gpu else torch
+        state, before = rng.get_rng_state(), self.kept(agent)
+        action, acted = recorder.record(self.act, agent, *inputs)  # sync
         try:
-            on_gpu = inputs[0].is_cuda
-            with torch.random.fork_rng([inputs[0].device] if on_gpu else []):
+            if recorder.odd or before != self.kept(agent):
+                raise ValueError("act writes, keeps something, or draws twice or elsewhere")
+            with torch.random.fork_rng([torch.cuda.current_device()] if self.on_gpu else []):
+                rng.set_rng_state(state)
                 self.std = agent.policy(*inputs).stddev  # (N, A)
                 expected, plain = recorder.record(self.plain, agent, *inputs)  # sync
-            action, acted = recorder.record(self.act, agent, *inputs)  # sync
-            if before != self.kept(agent):
-                raise ValueError("act keeps something, or draws from Python or NumPy")
             if acted != plain or not torch.equal(action, expected):  # sync
                 raise ValueError(
                     "act does not just sample actor_mean plus noise of a fixed deviation"
                 )
-            host = copy.deepcopy(agent).cpu() if on_gpu else agent  # sync
+            host = copy.deepcopy(agent).cpu() if self.on_gpu else agent  # sync
             self.step = self.derived(agent, in_numpy(host.actor_mean), inputs[0])
         except Exception as error:  # what a fork's network raises is its own affair
             warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=3)
             self.in_numpy, self.step = False, self.act
-        return self.act(agent, *inputs) if action is None else action
+        return action
 
     def kept(self, agent):
         """What act may not change: the agent's attributes and buffers, and other generators."""
@@ -598,7 +600,7 @@ if __name__ == "__main__":
     # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
     numpy_acting = args.numpy_acting and mode != "eager"
     if numpy_acting:
-        act = NumpyAct(act, T)
+        act = NumpyAct(act, T, device)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size

@@ -491,6 +491,27 @@ def effects_table(records: list[dict]) -> str:
     return f"{rows_of(header, rows)}\n\n*{how}.*"
 
 
+def forks_table(records: list[dict]) -> str:
+    """The front page's: five patches of ppo/ideas, their lines, and the returns with each."""
+    found, env_id = effects(records), "HalfCheetah-v4"
+    names = [
+        x for x in "layernorm batch_norm_adv dual_clip spo rpo".split() if (x, env_id) in found
+    ]
+    if not names:
+        return ""
+    plain = found["none", env_id]
+    rows = [["`ppo_continuous_action_envpool`", "", spread(*mean_std(plain)), ""]]
+    for name in names:
+        a, b = (values(x, "mean_return") for x in (plain, found[name, env_id]))
+        ends = " to ".join(f"{x:+,.0f}" for x in bootstrap(difference, a, b))
+        link = f"`--patch` [`{name}`](ppo/ideas/{name}.patch)"
+        row = [spread(*mean_std(found[name, env_id])), f"{difference(a, b):+,.0f} [{ends}]"]
+        rows.append([link, str(changed_lines(name)), *row])
+    header = ["fork", "lines", f"return on {env_id}", "difference [95%]"]
+    seeds = f"{len(plain)} seeds each, {when([r for x in found.values() for r in x])}"
+    return f"{rows_of(header, rows)}\n\n*{machine(plain[0])} a run; {seeds}.*"
+
+
 def families_table(records: list[dict]) -> str:
     """EnvPool's ids by family: how many each script takes, and why none takes the rest."""
     scripts = ["ppo_envpool", "ppo_continuous_action_envpool", "ppo_atari_envpool"]

@@ -4,8 +4,8 @@
         --seeds 1 --total-timesteps 500000 --jobs 2 --runs-dir runs --eval-games 20
     python benchmarks/picture.py runs/*/* --out benchmarks/results/agents.webp
 
-Each folder is of a run with a record in learning.jsonl, from which its words come: the mean return
-is that of the record's games. ppo_eval plays 20 games and films the best, unless the folder has a
+Each folder is of a run with a record, from which its words come: the mean return is that of the
+record's games. ppo_eval plays 20 games and films the best, unless the folder has a
 video.mp4; shown are its first seconds. The name's end, .webp or .gif, says how it is written.
 """
 
@@ -54,7 +54,8 @@ def words(record: dict) -> str:
     mean = record["eval"]["mean"]
     score = f"{mean:,.0f}" if abs(mean) >= 100 else f"{mean:.1f}"
     took = f"{record['seconds'] / 60:.2g} minutes, {cores(record['cores'])}"
-    return f"{record['env_id']}: {score}\n{record['script'].removesuffix('_torchcompile')}\n{took}"
+    task = record["env_id"].rpartition(":")[2]  # without its module
+    return f"{task}: {score}\n{record['script'].removesuffix('_torchcompile')}\n{took}"
 
 
 def main() -> int:
@@ -65,7 +66,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each film")
     parser.add_argument("--height", type=int, default=200, help="of the films, in pixels")
     args = parser.parse_args()
-    scored = [r for r in read(args.results / "learning.jsonl") if r.get("eval")]
+    records = [r for path in sorted(args.results.glob("*.jsonl")) for r in read(path)]
+    scored = [r for r in records if r.get("eval")]
     found = {r.get("run"): r for r in scored}  # of a run in stretches the last one
     wrong = [f"{run}: no record with --eval-games" for run in args.runs if run.name not in found]
     if args.out.suffix not in (".webp", ".gif"):

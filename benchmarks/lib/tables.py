@@ -507,7 +507,7 @@ def forks_table(records: list[dict]) -> str:
         link = f"`--patch` [`{name}`](ppo/ideas/{name}.patch)"
         row = [spread(*mean_std(found[name, env_id])), f"{difference(a, b):+,.0f} [{ends}]"]
         rows.append([link, str(changed_lines(name)), *row])
-    header = ["fork", "lines", f"return on {env_id}", "difference [95%]"]
+    header = ["a [fork](ppo/README.md#ideas)", "lines", f"{env_id}, 1M steps", "difference [95%]"]
     seeds = f"{len(plain)} seeds each, {when([r for x in found.values() for r in x])}"
     return f"{rows_of(header, rows)}\n\n*{machine(plain[0])} a run; {seeds}.*"
 

@@ -54,7 +54,7 @@ import torch.optim as optim
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# fast, both: this file's own imports, away from lines that a fork's patch may touch
 # isort: split
 import copy  # CUDA graph: the agent that acts is a copy
 import warnings  # CUDA graph: says so where no graph replays
@@ -277,7 +277,7 @@ def act_captured(agent, storage, row, step, obs_host, action_host):
     step += 1
 
 
-# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
+# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
 def numbers(agent, optimizer, *inputs):
     """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]

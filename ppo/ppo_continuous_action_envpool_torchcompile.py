@@ -57,9 +57,9 @@ from torch.distributions.independent import Independent
 from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# fast, both: this file's own imports, away from lines that a fork's patch may touch
 # isort: split
-import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import copy  # both: on a GPU, what acts in NumPy is a copy of the agent
 import warnings  # both: where PyTorch acts after all, or where no graph replays
 
 # CUDA graph: captures the kernels that a call launches, and replays them with one launch
@@ -308,9 +308,9 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 # fast, both: calling PyTorch takes longer than computing so small a network
 def in_numpy(layer):
-    """A layer, or a Sequential, as a function of an array, with the weights that it has now.
+    """A layer, or a Sequential, as a function of an array; on a CPU it shares the weights.
 
-    One that is neither Linear nor Tanh, or has hooks, is called as it is, in PyTorch.
+    Others than Linear, with its bias, and Tanh, and those with hooks, are called in PyTorch.
     """
     kind = None if layer._forward_hooks or layer._forward_pre_hooks else type(layer)
     if kind is nn.Sequential:
@@ -334,22 +334,24 @@ def in_numpy(layer):
 class Recorder(TorchDispatchMode):
     """What PyTorch computes in a call from its inputs or by chance, to compare two calls."""
 
-    def record(self, function, agent, *inputs):
+    def record(self, function, *inputs, **named):
         """A call's result and its record; `odd`: whether it has written, or drawn twice."""
         self.ops, self.drawn, self.odd = [], False, False
-        self.names = {id(x): (f"input {i}", x) for i, x in enumerate(inputs)}
+        self.names = {id(x): (f"input {i}", x) for i, x in enumerate([*inputs, *named.values()])}
         with self:
-            result = function(agent, *inputs)
+            result = function(*inputs, **named)
         return result, [*self.ops, self.name(result)]
 
     def name(self, x):
-        """Tensors by the operation that made them or, where they are constants, by their bytes."""
+        """Tensors by what made them, which `follows` notes, or, as constants, by their bytes."""
         if isinstance(x, list | tuple):
             return [self.name(y) for y in x]
         if id(x) in self.names:
             self.follows = True
             return self.names[id(x)][0]
-        return x.detach().cpu().numpy().tobytes() if torch.is_tensor(x) else x  # sync
+        if torch.is_tensor(x):
+            return x.shape, x.dtype, x.detach().cpu().double().numpy().tobytes()  # sync
+        return x
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         result = op(*args, **(kwargs or {}))
@@ -378,22 +380,22 @@ class NumpyAct:
         self.in_numpy = True
         self.renew()
 
-    def __call__(self, agent, *inputs):
-        return self.step(agent, *inputs)
+    def __call__(self, *inputs, **named):
+        return self.step(*inputs, **named)
 
     def renew(self):
         """For the next rollout: weights have changed."""
         self.step = self.first_step if self.in_numpy else self.act
 
     @torch.no_grad()
-    def first_step(self, agent, *inputs):
+    def first_step(self, agent, *inputs, **named):
         """act's own; then comes what `derived` makes of the agent."""
         recorder, rng = Recorder(), torch.cuda if self.on_gpu else torch
         state, before = rng.get_rng_state(), self.kept(agent)
-        action, acted = recorder.record(self.act, agent, *inputs)  # sync
+        action, acted = recorder.record(self.act, agent, *inputs, **named)  # sync
         try:
             if recorder.odd or before != self.kept(agent):
-                raise ValueError("act writes, keeps something, or draws twice or elsewhere")
+                raise ValueError("act writes, keeps something, or draws twice or not from PyTorch")
             with torch.random.fork_rng([torch.cuda.current_device()] if self.on_gpu else []):
                 rng.set_rng_state(state)
                 self.std = agent.policy(*inputs).stddev  # (N, A)
@@ -403,41 +405,46 @@ class NumpyAct:
                     "act does not just sample actor_mean plus noise of a fixed deviation"
                 )
             host = copy.deepcopy(agent).cpu() if self.on_gpu else agent  # sync
-            self.step = self.derived(agent, in_numpy(host.actor_mean), inputs[0])
-        except Exception as error:  # what a fork's network raises is its own affair
-            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=3)
+            self.step = self.derived(agent, host.actor_mean, inputs[0])
+        except Exception as error:  # whatever a fork does, act itself can
+            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=4)
             self.in_numpy, self.step = False, self.act
         return action
 
     def kept(self, agent):
-        """What act may not change: the agent's attributes and buffers, and other generators."""
-        values = [x for m in agent.modules() for x in [*vars(m).values(), *m._buffers.values()]]
-        return [*map(id, values)], values, random.getstate(), np.random.get_state()[2:]
+        """Which objects the agent holds, and the state of Python's and NumPy's own generators."""
+        owners = [x for m in agent.modules() for x in (vars(m), m._buffers, m._parameters)]
+        values = [x for owner in owners for x in owner.values()]
+        _, words, *place = np.random.get_state()
+        return [*map(id, values)], values, random.getstate(), words.tobytes(), place
 
     def plain(self, agent, obs):
         """What NumPy computes, in PyTorch."""
         probs = Normal(agent.actor_mean(obs), self.std, validate_args=False)
         return Independent(probs, 1, validate_args=False).sample()
 
-    def derived(self, agent, actor, obs):
+    def derived(self, agent, actor, first):
         """plain in NumPy, by the numbers that the other steps of the rollout would draw."""
-        shape = actor(obs.cpu().numpy()).shape  # sync
-        noise = torch.empty((self.num_steps - 1, *shape), device=obs.device)
+        actor_mean, obs = in_numpy(actor), first.cpu()  # sync
+        if not np.allclose(actor_mean(obs.numpy()), actor(obs), 1e-3, 1e-3):
+            raise ValueError("NumPy computes other means")
+        noise = torch.empty((self.num_steps - 1, *self.std.shape), device=first.device)
         for row in noise:
             row.normal_()
         scaled_noise = iter((noise * self.std).cpu().numpy())  # sync
 
         def sample(other, obs):
-            row = next(scaled_noise, None) if other is agent else None
-            if row is None:  # another network acts, or in more steps than a rollout has
+            same = other is agent and obs.shape == first.shape
+            row = next(scaled_noise, None) if same else None
+            if row is None:  # another network, other rows, or more steps than a rollout has
                 return self.act(other, obs)
-            action = actor(obs.cpu().numpy()) + row  # sync
+            action = actor_mean(obs.cpu().numpy()) + row  # sync
             return torch.from_numpy(action).to(obs.device)  # sync
 
         return sample
 
 
-# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
+# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
 def numbers(agent, optimizer, *inputs):
     """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]

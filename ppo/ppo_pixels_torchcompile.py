@@ -56,7 +56,7 @@ import torch.optim as optim
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# fast, both: this file's own imports, away from lines that a fork's patch may touch
 # isort: split
 import warnings  # CUDA graph: says so where no graph replays
 
@@ -288,7 +288,7 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
+# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
 def numbers(agent, optimizer, *inputs):
     """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]

@@ -55,7 +55,7 @@ import torch.optim as optim
 from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, apart from those that a fork's patch may touch
+# fast, both: this file's own imports, away from lines that a fork's patch may touch
 # isort: split
 import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
 import warnings  # both: where PyTorch acts after all, or where no graph replays
@@ -391,7 +391,7 @@ def checked_weights(act, agent, storage, obs, window, ages):
         return None
 
 
-# fast, CUDA graph: what a replay would keep from its capture, where a fork anneals it
+# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
 def numbers(agent, optimizer, *inputs):
     """Numbers among the agent's attributes, the optimizer's options and the flags."""
     owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]

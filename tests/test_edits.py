@@ -146,6 +146,11 @@ HOOK = (
     "    agent = Agent(envs).to(device)\n"
     "    agent.actor[0].register_forward_hook(lambda layer, x, y: 2 * y.sin())\n",
 )
+FORWARD = (
+    "    agent = Agent(envs).to(device)\n",
+    "    agent = Agent(envs).to(device)\n"
+    "    agent.actor[2].forward = lambda x, y=agent.actor[2]: nn.Linear.forward(y, 9 * x)\n",
+)
 NOISY = """class Noisy(nn.Module):
     def forward(self, x):
         return x + 0.1 * torch.randn_like(x)
@@ -189,6 +194,13 @@ FORKS = {
     "a buffer that counts": (PPO, swap(BUFFER, COUNTED), "PyTorch"),
     "the last action is kept": (PPO, swap(KEPT), "PyTorch"),
     "a layer with a hook": (PPO, swap(HOOK), "NumPy"),
+    "a layer with a forward of its own": (PPO, swap(FORWARD), "PyTorch"),
+    "a policy in bfloat16": (
+        PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n",
+                   "    with torch.autocast('cpu', torch.bfloat16):\n"
+                   "        return agent.policy(obs).sample()\n")), "PyTorch"),
+    "an argument by its name": (PPO, swap(("act(agent, obs[step])", "act(agent, obs=obs[step])")),
+                                "PyTorch"),
     "noise in the network": (
         PPO, both(swap(("class Agent(nn.Module):\n", NOISY)),
                   swap((LAYER, LAYER + "            Noisy(),\n", 2))), "PyTorch"),
@@ -271,6 +283,17 @@ for p, q in zip(average.parameters(), agent.parameters(), strict=True):
     _, run, _ = trained(fast, "--compile", folder=tmp_path / "turns", edit=both(edit, turns))
     actions = run.storage["actions"][: run.T]
     assert (actions[1::2] == 1).all() and (actions[::2] == 0).float().mean() > 0.3
+
+
+def test_other_rows_than_a_rollouts_have_noise_of_their_own(tmp_path, monkeypatch):
+    """Where main asks act for one environment first, a rollout's environments still act apart."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    edit = insert("# Rollout", "act(agent, obs[T][:1])")
+    flags = ["--compile", "--num-envs", 16, "--total-timesteps", 2 * 1024]
+    run = trained(f"{PPO}_torchcompile", *flags, folder=tmp_path, edit=edit)[1]
+    actions = run.storage["actions"][: run.T]
+    alike = (actions == actions[:, :1]).all(1).float().mean()
+    assert alike < 0.05, alike
 
 
 def test_a_fork_with_a_memory_acts_by_its_own_policy(tmp_path, monkeypatch):

@@ -624,12 +624,12 @@ WEIGHTS = [
     ("biases of 1", "bias_const=0.0", "bias_const=1.0"),
 ]  # fmt: skip
 # The fast scripts: what they add or do otherwise
-DERIVED = "in_numpy(host.actor"
+DERIVED = "self.derived(agent, host.actor"
 SEEN = "act(agent, obs[step]"
 NUMPY = [
     ("the first weights for ever", DERIVED,
-     "in_numpy(globals().setdefault('first', copy.deepcopy(host)).actor"),
-    ("the critic acts", DERIVED, "in_numpy(host.critic or host.actor"),
+     "self.derived(agent, globals().setdefault('first', copy.deepcopy(host)).actor"),
+    ("the critic acts", DERIVED, "self.derived(agent, host.critic or host.actor"),
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("an observation late", SEEN, SEEN.replace("step", "max(step - 1, 0)")),
     ("another environment's observation", SEEN, SEEN.replace("[step]", "[step].roll(1, 0)")),
@@ -659,7 +659,7 @@ CLOCKS = [
     ("the check draws other numbers", "rng.set_rng_state(state)", "pass"),
 ]  # fmt: skip
 MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
-NOISE = "actor(obs.cpu().numpy()) + row"
+NOISE = "actor_mean(obs.cpu().numpy()) + row"
 SCALED = "iter((noise * self.std).cpu().numpy())"
 GAUSSIAN = [
     ("one noise for all steps", SCALED,

@@ -312,6 +312,30 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
     return torch.stack(losses)
 
 
+# fast, both: only where one call computes what the loop does; it buys no speed
+def fusable(agent):
+    """Whether each LSTM of the agent has the same hidden and state in one call; warns if not."""
+    generator = torch.Generator().manual_seed(0)
+    try:
+        for lstm in (module for module in agent.modules() if isinstance(module, LSTM)):
+            x = torch.randn((12, lstm.from_x.in_features), generator=generator)
+            state = torch.randn((2, 3, lstm.hidden_size), generator=generator)
+            dones = (torch.arange(12) % 5 == 3).float()  # of 4 rows, 3 environments
+            inputs = [tensor.to(lstm.from_x.weight.device) for tensor in (x, dones, state)]
+            LSTM.fused = True
+            in_one, after = lstm(*inputs)
+            LSTM.fused = False
+            hidden, looped = lstm(*inputs)
+            pairs = [(in_one[dones == 0], hidden[dones == 0]), (after, looped)]
+            if not all(torch.allclose(*pair, 1e-2, 1e-2) for pair in pairs):
+                raise ValueError("torch.lstm computes something else")
+        return True
+    except Exception as error:  # whatever a fork does, the loop can
+        warnings.warn(f"the LSTM learns in its loop, which is slower: {error}", stacklevel=2)
+        LSTM.fused = False
+        return False
+
+
 # fast, CUDA graph: a step in one launch; each copy between host and device was a launch of its own
 def act_captured(agent, storage, row, lstm_state, step, obs_host, dones_host, action_host):
     """act, with observation and dones from the host's memory and the actions to it, all pinned.
@@ -502,7 +526,9 @@ if __name__ == "__main__":
         ppo_loss = torch.compile(ppo_loss)
         agent.network.compile()
         # subtle: its hidden of an autoreset row is wrong, which is then trained on
-        LSTM.fused = args.fused_lstm and not cudagraphs and not args.cleanrl_semantics
+        LSTM.fused = (
+            args.fused_lstm and not cudagraphs and not args.cleanrl_semantics and fusable(agent)
+        )
 
     # fast, CUDA graph: one launch for a step, and one for an epoch. The first three calls of each
     # run as they are, and only then is the graph captured

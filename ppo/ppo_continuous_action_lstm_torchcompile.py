@@ -360,6 +360,30 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
     return torch.stack(losses)
 
 
+# fast, both: only where one call computes what the loop does; it buys no speed
+def fusable(agent):
+    """Whether each LSTM of the agent has the same hidden and state in one call; warns if not."""
+    generator = torch.Generator().manual_seed(0)
+    try:
+        for lstm in (module for module in agent.modules() if isinstance(module, LSTM)):
+            x = torch.randn((12, lstm.from_x.in_features), generator=generator)
+            state = torch.randn((2, 3, lstm.hidden_size), generator=generator)
+            dones = (torch.arange(12) % 5 == 3).float()  # of 4 rows, 3 environments
+            inputs = [tensor.to(lstm.from_x.weight.device) for tensor in (x, dones, state)]
+            LSTM.fused = True
+            in_one, after = lstm(*inputs)
+            LSTM.fused = False
+            hidden, looped = lstm(*inputs)
+            pairs = [(in_one[dones == 0], hidden[dones == 0]), (after, looped)]
+            if not all(torch.allclose(*pair, 1e-2, 1e-2) for pair in pairs):
+                raise ValueError("torch.lstm computes something else")
+        return True
+    except Exception as error:  # whatever a fork does, the loop can
+        warnings.warn(f"the LSTM learns in its loop, which is slower: {error}", stacklevel=2)
+        LSTM.fused = False
+        return False
+
+
 # fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
 def agent_numpy(weights, obs, dones, lstm_state):
     """obs (N, D), dones (N,), lstm_state (2, 2, N, H) -> mean (N, A), value (N,), lstm_state.
@@ -390,23 +414,30 @@ def numpy_weights(agent):
 
 # fast, both: only where NumPy acts as act does
 @torch.no_grad()
-def checked_weights(act, agent, storage, obs, dones, lstm_state):
+def checked_weights(act, agent, storage, obs, lstm_state):
     """The weights with which agent_numpy does what act does; None, and a warning, if it does not.
 
-    obs (N, D), lstm_state (2, 2, N, H), tensors; dones (N,), an array; all on the host.
-    subtle: before each rollout both act once, from the same noise, and what act stores is compared,
-    too. So a fork that changes the network, the policy or what is drawn is seen: act itself acts
-    then. An act that acts otherwise later in a rollout, as by counting its calls, is not.
+    obs (T + 1, N, D), lstm_state (2, 2, N, H), tensors on the host.
+    subtle: before each rollout both act once, from the same noise, in 256 rows of the one before,
+    half of them with noise, and with any memory. What act stores is compared, too. So act itself
+    acts where a fork changes the network, the policy, what is drawn or stored. What act does in few
+    rows is seen after some rollouts; what it does otherwise later in one, by a count, is not.
     """
+    generator = torch.Generator().manual_seed(0)
     try:
         weights = numpy_weights(agent)
+        rows = obs.flatten(0, 1)
+        obs = rows[torch.randint(len(rows), (256,), generator=generator)]
+        obs[::2] += torch.randn(obs[::2].shape, generator=generator)
+        dones = torch.randint(2, (256,), generator=generator).numpy()
+        lstm_state = torch.randn((2, 2, 256, lstm_state.shape[-1]), generator=generator)
         nudge = 1 + 1e-6 * (torch.arange(obs.shape[-1]) % 2)
         inputs = (x.numpy() for x in (obs, obs * nudge))
         found, nudged = (agent_numpy(weights, x, dones, lstm_state.numpy()) for x in inputs)
         # rounding parts the two by no more than a change in the sixth digit of some inputs does
         atol = 1e-4 + max(np.abs(x - y).max() for x, y in zip(found, nudged, strict=True))
         mean, value, next_state = found
-        row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
+        row = {key: torch.zeros((256, *x.shape[2:]), dtype=x.dtype) for key, x in storage.items()}
         row |= {"obs": obs, "dones": torch.from_numpy(dones).float()}
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
             state = torch.get_rng_state()
@@ -425,6 +456,9 @@ def checked_weights(act, agent, storage, obs, dones, lstm_state):
         pairs += [(value, row["values"]), (next_state, acted_state)]
         if not same or not all(np.allclose(x, y, 1e-4, atol) for x, y in pairs):
             raise ValueError("agent_numpy is not what act does")
+        known = "obs", "dones", "actions", "logprobs", "values"
+        if more := [key for key, x in row.items() if key not in known and x.any()]:
+            raise ValueError(f"act stores {more[0]}, too")
         return weights
     except Exception as error:  # what a fork's network raises is its own affair
         warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {error}", stacklevel=2)
@@ -593,7 +627,7 @@ if __name__ == "__main__":
     # fast, both: the loss in fused kernels, the LSTM in one call; a CUDA graph captures the loop
     if args.compile:
         ppo_loss = torch.compile(ppo_loss)
-        LSTM.fused = args.fused_lstm and not cudagraphs
+        LSTM.fused = args.fused_lstm and not cudagraphs and fusable(agent)
 
     # fast, CUDA graph: Adam is made capturable; train_epoch keeps its name and arguments
     if cudagraphs:
@@ -627,8 +661,7 @@ if __name__ == "__main__":
         # as probs.sample() draws it: the same seed brings the same actions
         if numpy_acting:
             host = copy.deepcopy(agent).cpu() if device.type == "cuda" else agent  # sync
-            seen = obs[0], dones[0], torch.from_numpy(host_state)
-            weights = checked_weights(act, host, storage, *seen)
+            weights = checked_weights(act, host, storage, obs, lstm_state)
             if weights is None:
                 storage["obs"][0] = obs[0]  # back to the device, where act reads it
                 obs, numpy_acting = storage["obs"], False

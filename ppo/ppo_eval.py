@@ -313,7 +313,11 @@ class Policy:
                     raise CannotPlay(f"{self.path}: main acts by the network of {whose}, {why}")
                 if acts[0] is not node.value:
                     name, again = "action", True
-            if name in ("action", "actions", "next_obs") and again and node in self.in_loop:
+            if name in ("obs[T]", "obs[step + 1]"):
+                again |= name in ast.unparse(node.value)
+            elif name not in ("action", "actions", "next_obs") or node not in self.in_loop:
+                again = False
+            if again:
                 why = "which ppo_eval does not do: put it into make_envs or Agent"
                 raise CannotPlay(f"{self.path}: main has {ast.unparse(node)!r}, {why}")
         self.reset_call = self.line(".*", r"^envs\.reset\(")
@@ -327,7 +331,8 @@ class Policy:
             text = self.line("obs_rms", r"\bcheckpoint\b")
             self.values["obs_rms"] = self.value(text, checkpoint=self.checkpoint)
         sent = {text for text in self.calls if text.startswith("envs.step(")}
-        sent |= {text for text in self.lines if text.startswith("clipped = ")}
+        looped = {ast.unparse(x) for x in self.assigned if x in self.in_loop}
+        sent |= {text for text in looped if text.startswith("clipped = ")}
         plain = r"envs\.step\((actions?|clipped)(\.\w+\((-1)?\))*\)"
         bounded = r"clipped = (np\.clip\(action\.cpu\(\)\.numpy\(\), |action\.clamp\()low, high\)"
         if odd := [text for text in sent if not re.fullmatch(f"{plain}|{bounded}", text)]:

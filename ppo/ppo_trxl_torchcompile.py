@@ -349,23 +349,31 @@ def numpy_weights(agent):
 
 # fast, both: only where NumPy acts as act does
 @torch.no_grad()
-def checked_weights(act, agent, storage, obs, window, ages):
+def checked_weights(act, agent, storage, obs):
     """The weights with which agent_numpy does what act does; None, and a warning, if it does not.
 
-    obs (N, D), a tensor; window (N, L, layers, H), ages (N,), arrays; all on the host.
-    subtle: before each rollout both act once, from the same noise, and what act stores is compared,
-    too. So a fork that changes the network, the policy or what is drawn is seen: act itself acts
-    then. An act that acts otherwise later in a rollout, as by counting its calls, is not.
+    obs (T + 1, N, D), a tensor on the host.
+    subtle: before each rollout both act once, from the same noise, in 256 rows of the one before,
+    half of them with noise, and with any memory. What act stores is compared, too. So act itself
+    acts where a fork changes the network, the policy, what is drawn or stored. What act does in few
+    rows is seen after some rollouts; what it does otherwise later in one, by a count, is not.
     """
+    generator = torch.Generator().manual_seed(0)
     try:
         weights = numpy_weights(agent)
+        rows = obs.flatten(0, 1)
+        obs = rows[torch.randint(len(rows), (256,), generator=generator)]
+        obs[::2] += torch.randn(obs[::2].shape, generator=generator)
+        shape = (256, *storage["window"].shape[2:])
+        window = torch.randn(shape, generator=generator).numpy()
+        ages = torch.randint(shape[1] + 1, (256,), generator=generator).numpy()
         nudge = 1 + 1e-6 * (torch.arange(obs.shape[-1]) % 2)
         inputs = (x.numpy() for x in (obs, obs * nudge))
         found, nudged = (agent_numpy(weights, x, window, ages) for x in inputs)
         # rounding parts the two by no more than a change in the sixth digit of some inputs does
         atol = 1e-4 + max(np.abs(x - y).max() for x, y in zip(found, nudged, strict=True))
         logits, value, added = found
-        row = {key: torch.zeros_like(rows[0], device="cpu") for key, rows in storage.items()}
+        row = {key: torch.zeros((256, *x.shape[2:]), dtype=x.dtype) for key, x in storage.items()}
         row |= {"obs": obs, "window": torch.from_numpy(window), "ages": torch.from_numpy(ages)}
         with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
             state = torch.get_rng_state()
@@ -385,6 +393,9 @@ def checked_weights(act, agent, storage, obs, window, ages):
         pairs += [(value, row["values"]), (added, row["memory"])]
         if not same or not all(np.allclose(x, y, 1e-4, atol) for x, y in pairs):
             raise ValueError("agent_numpy is not what act does")
+        known = "obs", "window", "ages", "actions", "logprobs", "values", "memory"
+        if more := [key for key, x in row.items() if key not in known and x.any()]:
+            raise ValueError(f"act stores {more[0]}, too")
         return weights
     except Exception as error:  # what a fork's network raises is its own affair
         warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {error}", stacklevel=2)
@@ -589,8 +600,7 @@ if __name__ == "__main__":
         if numpy_acting:
             host = copy.deepcopy(agent).cpu() if device.type == "cuda" else agent  # sync
             host_memory[:L] = memory[:L]  # sync
-            seen = obs[0], windows[0], ages[0]
-            weights = checked_weights(act, host, storage, *seen)
+            weights = checked_weights(act, host, storage, obs)
             if weights is None:
                 storage["obs"][0] = obs[0]  # back to the device, where act reads it
                 obs, numpy_acting = storage["obs"], False

@@ -5,6 +5,7 @@ eager version's. NumPy acts where it does the same, PyTorch elsewhere, and a war
 """
 
 import re
+import runpy
 import warnings
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 
 SMALL = "--num-envs 4 --num-steps 64 --num-minibatches 2 --update-epochs 2".split()
 SMALL += ["--total-timesteps", 3 * 256]
-IN_PYTORCH = "PyTorch acts"
+IN_PYTORCH, IN_ITS_LOOP = "PyTorch acts", "the LSTM learns in its loop"
 
 
 def swap(*pairs):
@@ -234,7 +235,8 @@ def trained(name, *flags, folder, edit):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = run_main(name, *SMALL, *flags, runs_dir=folder, edit=edit)
-    return scalars(run.run_dir), run, [str(x.message) for x in caught if IN_PYTORCH in str(x)]
+    said = [str(x.message) for x in caught]
+    return scalars(run.run_dir), run, [x for x in said if IN_PYTORCH in x or IN_ITS_LOOP in x]
 
 
 @pytest.mark.parametrize("fork", FORKS)
@@ -313,6 +315,63 @@ def test_a_fork_with_a_memory_acts_by_its_own_policy(tmp_path, monkeypatch):
             assert bool(said) == (fork is not None) and run.numpy_acting == (fork is None), said
             for tag in (tag for tag in one if tag.startswith("losses/")):
                 assert max(differences(one, two, tag)[:2]) < 1e-3, (name, tag)
+
+
+CELL = ("c = f.sigmoid() * c", "c = (f + 1).sigmoid() * c")
+KEPT_ON = ("            h, c = h * keep, c * keep\n", "")
+
+
+@pytest.mark.parametrize("edit", [CELL, KEPT_ON])
+@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_continuous_action_lstm"])
+def test_another_cell_is_learned_too(name, edit, tmp_path, monkeypatch):
+    """One call of PyTorch's own LSTM would learn the cell as it was."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    one, *_ = trained(name, folder=tmp_path / "eager", edit=swap(edit))
+    fast = f"{name}_torchcompile"
+    two, run, said = trained(fast, "--compile", folder=tmp_path / "fast", edit=swap(edit))
+    assert not run.LSTM.fused and not run.numpy_acting
+    assert [text in x for text, x in zip((IN_ITS_LOOP, IN_PYTORCH), said, strict=True)] == [1, 1]
+    for tag in (tag for tag in one if tag.startswith("losses/")):
+        assert max(differences(one, two, tag)[:2]) < 1e-3, tag
+
+
+@pytest.mark.parametrize(
+    "name", ["ppo_lstm", "ppo_continuous_action_lstm", "ppo_atari_envpool_lstm"]
+)
+def test_one_call_is_the_loop(name):
+    """For each script's own LSTM, and not for another."""
+    script = runpy.run_path(str(PPO_FOLDER / f"{name}_torchcompile.py"))
+    torch.manual_seed(2)
+    lstm = script["LSTM"](5, 6)
+    state = torch.get_rng_state()
+    assert script["fusable"](lstm)
+    lstm.from_h.register_forward_hook(lambda layer, x, y: 2 * y)
+    with pytest.warns(UserWarning, match=IN_ITS_LOOP):
+        assert not script["fusable"](lstm) and not script["LSTM"].fused
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl", "ppo_continuous_action_lstm"])
+def test_what_act_stores_besides(name, tmp_path, monkeypatch):
+    """A field of the storage's that a fork fills in act: PyTorch acts."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    value, field = '    row["values"][:] = value\n', '        "logprobs": torch.zeros'
+    seen = '        "seen": torch.zeros((T + 1, N), device=device),\n'
+    edit = swap((value, f'{value}    row["seen"][:] = 1\n'), (field, seen + field))
+    fast = f"{name}_torchcompile"
+    _, run, said = trained(fast, "--compile", folder=tmp_path, edit=edit)
+    assert "act stores seen" in said[0] and run.storage["seen"][: run.T].all()
+
+
+@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl"])
+def test_a_rule_of_few_rows_with_a_memory(name, tmp_path, monkeypatch):
+    """Seen before the first rollout, as rows of noise are among those that are tried."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    rule = '    action = torch.where(row["obs"][:, 1].abs() > 1.5, 0, action)\n'
+    edit = swap(('    row["actions"][:] = action\n', f'{rule}    row["actions"][:] = action\n'))
+    fast = f"{name}_torchcompile"
+    _, run, said = trained(fast, "--compile", folder=tmp_path, edit=edit)
+    assert said and not run.numpy_acting
 
 
 def test_a_deviation_is_that_of_the_rollout(tmp_path, monkeypatch):

@@ -968,6 +968,8 @@ def test_what_acts_otherwise_is_told(runs, tmp_path):
             "            action = torch.tanh(act(agent, obs[step]))\n",
         ),
         ("            obs[step + 1] = ", "            next_obs = np.tanh(next_obs)\n"),
+        ("            valid[step] = ", "            obs[step + 1] = obs[step + 1].clamp(-1, 1)\n"),
+        ("            valid[step] = ", "            obs[step + 1] *= 0.5\n"),
     ],
 )
 def test_what_main_does_to_actions_and_observations_is_refused(place, change, tmp_path):
@@ -981,3 +983,16 @@ def test_what_main_does_to_actions_and_observations_is_refused(place, change, tm
     run = run_main("ppo_continuous_action", *TINY, runs_dir=tmp_path, edit=fork)
     with pytest.raises(ppo_eval.CannotPlay, match="put it into make_envs or Agent"):
         ppo_eval.load(run.run_dir)
+
+
+def test_names_of_the_loss_are_its_own(tmp_path):
+    """What main sends is not read from a function that has a name of the same kind."""
+
+    def fork(text):
+        old = "    pg_loss2 = -advantages * ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)\n"
+        assert text.count(old) == 1
+        new = old.replace("pg_loss2 = -advantages *", "clipped =")
+        return text.replace(old, f"{new}    pg_loss2 = -advantages * clipped\n")
+
+    ppo_eval = importlib.import_module("ppo_eval")
+    assert not ppo_eval.load(run_main("ppo", *TINY, runs_dir=tmp_path, edit=fork).run_dir).clips

@@ -224,6 +224,7 @@ class Job:
         words += [f"--{self.mode}"] * bool(self.mode)
         with mock.patch.object(torch, "compile", lambda function: function), catch_warnings():
             filterwarnings("error", "PyTorch acts")  # NumPy must
+            filterwarnings("error", "the LSTM learns in its loop")
             return run_main(self.script, *words, *flags, runs_dir=runs_dir, edit=both)
 
     def replay(self, run, games=None):

@@ -183,7 +183,7 @@ class Pair:
                 if "--learning-rate" in flags:
                     for key, rows in run.agent.named_parameters():
                         same = not rows.requires_grad or torch.equal(rows, saved["agent"][key])
-                        why = "is not what was saved, after a run at a learning rate of 0"
+                        why = "is not what was saved, or learns at --learning-rate 0, too"
                         assert same, f"{path.name}: {key} {why}"
             found.append(run)
         assert_the_same(*map(curves, found), *found)

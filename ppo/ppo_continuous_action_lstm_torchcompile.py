@@ -375,7 +375,8 @@ def fusable(agent):
             LSTM.fused = False
             hidden, looped = lstm(*inputs)
             pairs = [(in_one[dones == 0], hidden[dones == 0]), (after, looped)]
-            if not all(torch.allclose(*pair, 1e-2, 1e-2) for pair in pairs):
+            same = all(torch.allclose(*pair, 1e-2, 1e-2) for pair in pairs)
+            if not same or len([*lstm.parameters()]) != 4:  # others may begin at 0
                 raise ValueError("torch.lstm computes something else")
         return True
     except Exception as error:  # whatever a fork does, the loop can

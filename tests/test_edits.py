@@ -345,6 +345,11 @@ def test_one_call_is_the_loop(name):
     lstm = script["LSTM"](5, 6)
     state = torch.get_rng_state()
     assert script["fusable"](lstm)
+    lstm.peephole = torch.nn.Parameter(torch.zeros(6))  # of which one call would learn nothing
+    with pytest.warns(UserWarning, match=IN_ITS_LOOP):
+        assert not script["fusable"](lstm)
+    del lstm.peephole
+    assert script["fusable"](lstm)
     lstm.from_h.register_forward_hook(lambda layer, x, y: 2 * y)
     with pytest.warns(UserWarning, match=IN_ITS_LOOP):
         assert not script["fusable"](lstm) and not script["LSTM"].fused
@@ -369,8 +374,8 @@ def test_a_rule_of_few_rows_with_a_memory(name, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
     rule = '    action = torch.where(row["obs"][:, 1].abs() > 1.5, 0, action)\n'
     edit = swap(('    row["actions"][:] = action\n', f'{rule}    row["actions"][:] = action\n'))
-    fast = f"{name}_torchcompile"
-    _, run, said = trained(fast, "--compile", folder=tmp_path, edit=edit)
+    one, flags = f"{name}_torchcompile", ["--compile", "--total-timesteps", 256]  # a single rollout
+    _, run, said = trained(one, *flags, folder=tmp_path, edit=edit)
     assert said and not run.numpy_acting
 
 

@@ -56,14 +56,12 @@ from torch.utils.tensorboard import SummaryWriter
 
 # fast, both: this file's own imports, away from lines that a fork's patch may touch
 # isort: split
-import copy  # both: on a GPU, what acts in NumPy is a copy of the agent
+import copy  # both: on a GPU, what acts in NumPy is a copy of the actor
+import dis  # both: reads what a fork's policy does
 import warnings  # both: where PyTorch acts after all, or where no graph replays
 
 # CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
-
-# both: sees what PyTorch computes in a step
-from torch.utils._python_dispatch import TorchDispatchMode
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -324,9 +322,12 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 def in_numpy(layer):
     """A layer, or a Sequential, as a function of an array; on a CPU it shares the weights.
 
-    Others than Linear, with its bias, and Tanh, and those with hooks, are called in PyTorch.
+    Linear without bias, other activations and normalisations are called in PyTorch; ValueError for
+    all others, and for those with hooks, as they may act otherwise each time.
     """
-    kind = None if layer._forward_hooks or layer._forward_pre_hooks else type(layer)
+    kind = type(layer)
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        raise ValueError(f"{layer} has a hook")
     if kind is nn.Sequential:
         functions = [in_numpy(inner) for inner in layer]
 
@@ -341,56 +342,40 @@ def in_numpy(layer):
         return lambda x: x @ w.T + b
     if kind is nn.Tanh:
         return np.tanh
-    return lambda x: layer(torch.from_numpy(x)).detach().numpy()
+    same = nn.modules.activation, nn.modules.linear, nn.modules.normalization
+    if sys.modules[kind.__module__] in same:
+        return lambda x: layer(torch.from_numpy(x)).detach().numpy()
+    raise ValueError(f"in_numpy does not know {layer}")
 
 
-# fast, both: buys no speed; it sees where a fork acts otherwise than NumPy would
-class Recorder(TorchDispatchMode):
-    """What PyTorch computes in a call from its inputs or by chance, to compare two calls."""
-
-    def record(self, function, *inputs, **named):
-        """A call's result and its record; `odd`: whether it has written, or drawn twice."""
-        self.ops, self.drawn, self.odd = [], False, False
-        self.names = {id(x): (f"input {i}", x) for i, x in enumerate([*inputs, *named.values()])}
-        with self:
-            result = function(*inputs, **named)
-        return result, [*self.ops, self.name(result)]
-
-    def name(self, x):
-        """Tensors by what made them, which `follows` notes, or, as constants, by their bytes."""
-        if isinstance(x, list | tuple):
-            return [self.name(y) for y in x]
-        if id(x) in self.names:
-            self.follows = True
-            return self.names[id(x)][0]
-        if torch.is_tensor(x):
-            return x.shape, x.dtype, x.detach().cpu().double().numpy().tobytes()  # sync
-        return x
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        result = op(*args, **(kwargs or {}))
-        self.follows = drawn = torch.Tag.nondeterministic_seeded in op.tags
-        named = self.name([*args, *(kwargs or {}).items()])
-        self.odd |= op._schema.is_mutable or (drawn and self.drawn)
-        self.drawn |= drawn
-        if self.follows:
-            self.ops.append((op, named))
-            for i, x in enumerate(result if isinstance(result, list | tuple) else [result]):
-                self.names[id(x)] = f"{len(self.ops)}.{i}", x
-        return result
+# fast, both: buys no speed; a fork that acts otherwise than NumPy would is seen
+def code(function):
+    """What Python does in a function and in one that it wraps, whatever its variables' names."""
+    inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
+    steps = [(x.opname, x.arg if x.opcode in dis.haslocal else x.argval) for x in steps]
+    return steps + code(inner) if inner else steps
 
 
 # fast, both: the actions of a rollout without PyTorch
 class NumpyAct:
-    """act, by the layers of the agent that it is given and from the same random numbers.
+    """act in NumPy, by the layers of the agent that it is given and from the same random numbers.
 
-    subtle: the first step of each rollout is act's own. If PyTorch computes in it anything but what
-    `plain` takes, or act keeps something, act itself acts to the end of the run, and a warning says
-    so. So a fork acts by its own network, policy and act.
+    subtle: NumPy does what the two methods below do in PyTorch. Where a fork's policy or act is
+    another one, or in_numpy does not know a layer, act itself acts to the end of the run, and a
+    warning says so.
     """
 
+    # their variables have other names than there, so that a search finds one place
+    def policy(agent, x):
+        return Categorical(logits=agent.actor(x), validate_args=False)
+
+    @torch.no_grad()
+    def act(agent, x):
+        p = agent.policy(x)
+        return p.sample()
+
     def __init__(self, act, num_steps, device):
-        self.act, self.num_steps, self.on_gpu = act, num_steps, device.type == "cuda"
+        self.own, self.num_steps, self.on_gpu = act, num_steps, device.type == "cuda"
         self.in_numpy = True
         self.renew()
 
@@ -399,56 +384,45 @@ class NumpyAct:
 
     def renew(self):
         """For the next rollout: weights have changed."""
-        self.step = self.first_step if self.in_numpy else self.act
+        self.step = self.first_step if self.in_numpy else self.own
 
     @torch.no_grad()
     def first_step(self, agent, *inputs, **named):
-        """act's own; then comes what `derived` makes of the agent."""
-        recorder, rng = Recorder(), torch.cuda if self.on_gpu else torch
-        state, before = rng.get_rng_state(), self.kept(agent)
-        action, acted = recorder.record(self.act, agent, *inputs, **named)  # sync
+        """The action of act itself; the other steps are NumPy's if it takes the same one."""
+        rng = torch.cuda if self.on_gpu else torch
+        state = rng.get_rng_state()
+        action = self.own(agent, *inputs, **named)
         try:
-            if recorder.odd or before != self.kept(agent):
-                raise ValueError("act writes, keeps something, or draws twice or not from PyTorch")
-            with torch.random.fork_rng([torch.cuda.current_device()] if self.on_gpu else []):
-                rng.set_rng_state(state)
-                expected, plain = recorder.record(self.plain, agent, *inputs)  # sync
-            if acted != plain or not torch.equal(action, expected):  # sync
-                raise ValueError("act does not just sample from the actor's logits")
-            host = copy.deepcopy(agent).cpu() if self.on_gpu else agent  # sync
-            self.step = self.derived(agent, host.actor, inputs[0])
-        except Exception as error:  # whatever a fork does, act itself can
+            if code(agent.policy) != code(self.policy) or code(self.own) != code(self.act):
+                raise ValueError("policy or act is another one than NumPy's")
+            self.step = self.derived(agent, rng, state, *inputs, **named)
+            if not torch.equal(self.step(agent, *inputs, **named), action):  # sync
+                raise ValueError("NumPy takes other actions")
+        except Exception as error:  # whatever a fork does, its own act can
             warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=4)
-            self.in_numpy, self.step = False, self.act
+            self.in_numpy, self.step = False, self.own
         return action
 
-    def kept(self, agent):
-        """Which objects the agent holds, and the state of Python's and NumPy's own generators."""
-        owners = [x for m in agent.modules() for x in (vars(m), m._buffers, m._parameters)]
-        values = [x for owner in owners for x in owner.values()]
-        _, words, *place = np.random.get_state()
-        return [*map(id, values)], values, random.getstate(), words.tobytes(), place
-
-    def plain(self, agent, obs):
-        """What NumPy computes, in PyTorch."""
-        return Categorical(logits=agent.actor(obs), validate_args=False).sample()
-
-    def derived(self, agent, actor, first):
-        """plain in NumPy, by the numbers that the other steps of the rollout would draw."""
-        actor_logits, obs = in_numpy(actor), first.cpu()  # sync
-        logits = actor_logits(obs.numpy())
-        if not np.allclose(logits, actor(obs), 1e-3, 1e-3):
-            raise ValueError("NumPy computes other logits")
-        noise = torch.empty((self.num_steps - 1, *logits.shape), device=first.device)
+    def derived(self, agent, rng, state, obs):
+        """act in NumPy, by the random numbers that it would draw from that state on."""
+        actor = copy.deepcopy(agent.actor).cpu() if self.on_gpu else agent.actor  # sync
+        actor_logits, probs, shape = in_numpy(actor), agent.policy(obs), obs.shape
+        logits = actor_logits(obs.cpu().numpy())  # sync
+        found = torch.distributions.Categorical(logits=torch.from_numpy(logits))
+        expected, same = probs.logits.cpu(), type(probs) is type(found)  # sync
+        if not same or not torch.allclose(found.logits, expected, 1e-3, 1e-3):
+            raise ValueError("NumPy computes another distribution")
+        rng.set_rng_state(state)
+        noise = torch.empty((self.num_steps, *logits.shape), device=obs.device)
         for row in noise:
             row.exponential_()
         log_noise = iter(noise.log().cpu().numpy())  # sync
 
         def sample(other, obs):
-            same = other is agent and obs.shape == first.shape
+            same = other is agent and obs.shape == shape
             row = next(log_noise, None) if same else None
             if row is None:  # another network, other rows, or more steps than a rollout has
-                return self.act(other, obs)
+                return self.own(other, obs)
             logits = actor_logits(obs.cpu().numpy())  # sync
             # the argmax of probs / noise, as probs.sample() finds it
             return torch.from_numpy((logits - row).argmax(-1)).to(obs.device)  # sync

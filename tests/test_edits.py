@@ -159,13 +159,28 @@ NOISY = """class Noisy(nn.Module):
 
 class Agent(nn.Module):
 """
+DECORATED = """def greedily(function):
+    @functools.wraps(function)
+    def wrapped(agent, obs):
+        action = function(agent, obs)
+        action[0] = 0
+        return action
+
+    return wrapped
+
+
+@greedily
+@torch.no_grad()
+def act(agent, obs):
+"""
+DECORATED = f"import functools\n\n\n{DECORATED}"
 MASKS = swap((LAYER, LAYER + "            nn.Dropout(0.1),\n", 2))
 PPO, MUJOCO = "ppo", "ppo_continuous_action"
 # of each fork: a script, the edit, and who acts in the fast version
 FORKS = {
     "a deviation that an attribute anneals": (
-        MUJOCO, both(swap(ATTRIBUTE, STD), ANNEAL), "NumPy"),
-    "a deviation that a buffer anneals": (MUJOCO, both(swap(BUFFER, STD), FILL), "NumPy"),
+        MUJOCO, both(swap(ATTRIBUTE, STD), ANNEAL), "PyTorch"),
+    "a deviation that a buffer anneals": (MUJOCO, both(swap(BUFFER, STD), FILL), "PyTorch"),
     "a deviation that depends on what is seen": (
         MUJOCO, swap(("self.actor_logstd.exp()", "(self.actor_logstd + obs[..., :1]).exp()")),
         "PyTorch"),
@@ -174,7 +189,7 @@ FORKS = {
     "a residual layer": (
         PPO, swap(("class Agent(nn.Module):\n", RESIDUAL),
                   (LAYER, LAYER.replace("layer_init(nn.Linear(64, 64))",
-                                        "Residual(layer_init(nn.Linear(64, 64)))"), 2)), "NumPy"),
+                                        "Residual(layer_init(nn.Linear(64, 64)))"), 2)), "PyTorch"),
     "a third layer": (PPO, swap((LAYER, 2 * LAYER, 2)), "NumPy"),
     "no bias": (PPO, swap(("nn.Linear(64, 64)", "nn.Linear(64, 64, bias=False)", 2),
                           ("    nn.init.constant_(layer.bias, bias_const)\n",
@@ -194,14 +209,14 @@ FORKS = {
     "an attribute that counts": (PPO, swap(ATTRIBUTE, COUNTED), "PyTorch"),
     "a buffer that counts": (PPO, swap(BUFFER, COUNTED), "PyTorch"),
     "the last action is kept": (PPO, swap(KEPT), "PyTorch"),
-    "a layer with a hook": (PPO, swap(HOOK), "NumPy"),
+    "a layer with a hook": (PPO, swap(HOOK), "PyTorch"),
     "a layer with a forward of its own": (PPO, swap(FORWARD), "PyTorch"),
     "a policy in bfloat16": (
         PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n",
                    "    with torch.autocast('cpu', torch.bfloat16):\n"
                    "        return agent.policy(obs).sample()\n")), "PyTorch"),
     "an argument by its name": (PPO, swap(("act(agent, obs[step])", "act(agent, obs=obs[step])")),
-                                "PyTorch"),
+                                "NumPy"),
     "noise in the network": (
         PPO, both(swap(("class Agent(nn.Module):\n", NOISY)),
                   swap((LAYER, LAYER + "            Noisy(),\n", 2))), "PyTorch"),
@@ -223,6 +238,31 @@ FORKS = {
     "the actor by another name": (
         PPO, swap(("        self.actor = nn.Sequential(", "        self.pi = nn.Sequential("),
                   ("self.actor(obs)", "self.pi(obs)")), "PyTorch"),
+    "a count in the script": (
+        PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n",
+                   "steps = []\n\n\n@torch.no_grad()\ndef act(agent, obs):\n    steps.append(0)\n"),
+                  ("    return probs.sample()\n",
+                   "    return probs.mode if len(steps) % 3 == 0 else probs.sample()\n")), "PyTorch"),
+    "a generator of its own": (
+        PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n",
+                   "own = np.random.default_rng(3)\n\n\n@torch.no_grad()\ndef act(agent, obs):\n"),
+                  ("    return probs.sample()\n",
+                   "    return probs.sample() if own.random() < 0.5 else probs.mode\n")), "PyTorch"),
+    "a decorator of its own": (
+        PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n", DECORATED)), "PyTorch"),
+    "a distribution of the same name": (
+        PPO, swap(("class Agent(nn.Module):\n",
+                   "class Categorical(Categorical):\n    def sample(self):\n"
+                   "        return self.mode\n\n\nclass Agent(nn.Module):\n")), "PyTorch"),
+    "all of a name replaced": (
+        PPO, both(lambda text: text.replace("Categorical(logits", "Sharp(logits"),
+                  swap(("class Agent(nn.Module):\n",
+                        "class Sharp(Categorical):\n    def sample(self):\n"
+                        "        return self.mode\n\n\nclass Agent(nn.Module):\n"))), "PyTorch"),
+    "other names of variables": (
+        PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n",
+                   "    policy = agent.policy(obs)\n    # drawn\n    return policy.sample()\n")),
+        "NumPy"),
     "a value that is read": (
         PPO, swap(("    return probs.sample()\n",
                    "    return probs.sample() if obs.abs().max() < 0.05 else probs.mode\n")),
@@ -381,14 +421,14 @@ def test_a_rule_of_few_rows_with_a_memory(name, tmp_path, monkeypatch):
 
 def test_a_deviation_is_that_of_the_rollout(tmp_path, monkeypatch):
     """The noise of actions that NumPy drew, over the deviation that Agent.policy has, is standard
-    normal: with an attribute that changes in each iteration too."""
+    normal."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
     look = """
 with torch.no_grad():
     probs = agent.policy(storage["obs"][:T])
 drawn = globals().get("drawn", []) + [((actions[:T] - probs.mean) / probs.stddev).std().item()]
 """
-    edit = both(swap(ATTRIBUTE, STD), ANNEAL, insert("# Update", look))
+    edit = insert("# Update", look)
     flags = ["--compile", "--env-id", "Pendulum-v1", "--num-envs", 8, "--num-steps", 256]
     flags += ["--total-timesteps", 3 * 2048]
     run = run_main(f"{MUJOCO}_torchcompile", *SMALL, *flags, runs_dir=tmp_path, edit=edit)

@@ -624,12 +624,12 @@ WEIGHTS = [
     ("biases of 1", "bias_const=0.0", "bias_const=1.0"),
 ]  # fmt: skip
 # The fast scripts: what they add or do otherwise
-DERIVED = "self.derived(agent, host.actor"
+DERIVED = "in_numpy(actor)"
 SEEN = "act(agent, obs[step]"
 NUMPY = [
     ("the first weights for ever", DERIVED,
-     "self.derived(agent, globals().setdefault('first', copy.deepcopy(host)).actor"),
-    ("the critic acts", DERIVED, "self.derived(agent, host.critic or host.actor"),
+     "in_numpy(globals().setdefault('first', copy.deepcopy(actor)))"),
+    ("the critic acts", DERIVED, "in_numpy(agent.critic or actor)"),
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("an observation late", SEEN, SEEN.replace("step", "max(step - 1, 0)")),
     ("another environment's observation", SEEN, SEEN.replace("[step]", "[step].roll(1, 0)")),
@@ -647,9 +647,9 @@ NUMPY = [
      '            storage["values"][:T] = fresh[:T]\n            storage["logprobs"][:] ='),
 ]  # fmt: skip
 DRAWN = "        for row in noise:\n"
-NOW = "iter(noise.log().cpu().numpy())"
+NOW = "iter(noise.log()"
 CLOCKS = [
-    ("one noise for all steps", NOW, "iter([noise.log().numpy()[0]] * len(noise))"),
+    ("one noise for all steps", NOW, f"{NOW}[:1].expand_as(noise)"),
     ("one noise for all environments", "(logits - row)", "(logits - row[:1])"),
     ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
     ("noise without its logarithm", NOW, NOW.replace(".log()", "")),
@@ -660,16 +660,16 @@ CLOCKS = [
 ]  # fmt: skip
 MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
 NOISE = "actor_mean(obs.cpu().numpy()) + row"
-SCALED = "iter((noise * self.std).cpu().numpy())"
+SCALED = "iter((noise * std)"
 GAUSSIAN = [
     ("one noise for all steps", SCALED,
      SCALED.replace("(noise *", "(noise[:1].expand_as(noise) *")),
     ("one noise for all environments", NOISE, f"{NOISE}[:1]"),
     ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
     ("acts by the mean in NumPy", NOISE, NOISE.replace("row", "0 * row")),
-    ("noise without its deviation", SCALED, SCALED.replace(" * self.std", "")),
-    ("the first deviation for ever", "agent.policy(*inputs).stddev",
-     "globals().setdefault('first_std', agent.policy(*inputs).stddev)"),
+    ("noise without its deviation", SCALED, SCALED.replace(" * std", "")),
+    ("the first deviation for ever", "std = probs.stddev",
+     "std = globals().setdefault('first_std', probs.stddev)"),
     ("uniform noise by NumPy", "row.normal_()", "row.uniform_(-1.7, 1.7)"),
     ("clipped actions are stored by NumPy", NOISE, f"np.clip({NOISE}, low, high)"),
     ("statistics of the rollout's start", "        obs[0] = obs[T]\n",
@@ -677,7 +677,7 @@ GAUSSIAN = [
      MOMENTS_NOW, MOMENTS_NOW.replace("obs_rms", "start")),
 ]  # fmt: skip
 ONE = "(np.arange(N) == 1)[:, None]"
-POSSIBLE = "np.where(mask.cpu().numpy()"
+POSSIBLE = "mask)\n            logits = np.where(mask.cpu().numpy()"
 FAST_MASKED = [
     ("acts without the mask", POSSIBLE, f"{POSSIBLE} | True"),
     ("acts without the mask in one environment", POSSIBLE, f"{POSSIBLE} | {ONE}"),
@@ -688,7 +688,7 @@ FAST_MASKED = [
     ("log-probabilities unmasked in one environment", 'storage["masks"])',
      f'storage["masks"] | torch.from_numpy({ONE}))'),
     ("masked in acting alone", 'mb["masks"])', 'torch.ones_like(mb["masks"]))'),
-    ("an impossible action has logit 0", "-1e8)  # sync", "0.0)  # sync"),
+    ("an impossible action has logit 0", "-1e8)  # sync\n            #", "0.0)  # sync\n            #"),
 ]  # fmt: skip
 FAST_CLOCKS = [
     ("one noise for all steps", "log_noise[step]).argmax", "log_noise[0]).argmax"),

@@ -242,12 +242,14 @@ FORKS = {
         PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n",
                    "steps = []\n\n\n@torch.no_grad()\ndef act(agent, obs):\n    steps.append(0)\n"),
                   ("    return probs.sample()\n",
-                   "    return probs.mode if len(steps) % 3 == 0 else probs.sample()\n")), "PyTorch"),
+                   "    return probs.mode if len(steps) % 3 == 0 else probs.sample()\n")),
+        "PyTorch"),
     "a generator of its own": (
         PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n",
                    "own = np.random.default_rng(3)\n\n\n@torch.no_grad()\ndef act(agent, obs):\n"),
                   ("    return probs.sample()\n",
-                   "    return probs.sample() if own.random() < 0.5 else probs.mode\n")), "PyTorch"),
+                   "    return probs.sample() if own.random() < 0.5 else probs.mode\n")),
+        "PyTorch"),
     "a decorator of its own": (
         PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n", DECORATED)), "PyTorch"),
     "a distribution of the same name": (

@@ -688,7 +688,8 @@ FAST_MASKED = [
     ("log-probabilities unmasked in one environment", 'storage["masks"])',
      f'storage["masks"] | torch.from_numpy({ONE}))'),
     ("masked in acting alone", 'mb["masks"])', 'torch.ones_like(mb["masks"]))'),
-    ("an impossible action has logit 0", "-1e8)  # sync\n            #", "0.0)  # sync\n            #"),
+    ("an impossible action has logit 0", "-1e8)  # sync\n            #",
+     "0.0)  # sync\n            #"),
 ]  # fmt: skip
 FAST_CLOCKS = [
     ("one noise for all steps", "log_noise[step]).argmax", "log_noise[0]).argmax"),

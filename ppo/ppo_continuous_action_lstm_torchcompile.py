@@ -59,7 +59,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 # fast, both: this file's own imports, away from lines that a fork's patch may touch
 # isort: split
-import copy  # CUDA graph: on a GPU, what acts in NumPy is a copy of the agent
+import copy  # both: on a GPU, what acts in NumPy is a copy of the agent
+import dis  # both: reads what a fork's network does
 import warnings  # both: where PyTorch acts after all, or where no graph replays
 
 # CUDA graph: captures the kernels that a call launches, and replays them with one launch
@@ -413,57 +414,111 @@ def numpy_weights(agent):
     return [torch.stack(pair).numpy() for pair in layers] + [p.numpy() for p in weights + biases]
 
 
-# fast, both: only where NumPy acts as act does
-@torch.no_grad()
-def checked_weights(act, agent, storage, obs, lstm_state):
-    """The weights with which agent_numpy does what act does; None, and a warning, if it does not.
+# fast, both: buys no speed; a fork that acts otherwise than NumPy would is seen
+def code(function):
+    """What Python does in a function and in one that it wraps, whatever its variables' names."""
+    inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
+    steps = [(x.opname, x.arg if x.opcode in dis.haslocal else x.argval) for x in steps]
+    return steps + code(inner) if inner else steps
 
-    obs (T + 1, N, D), lstm_state (2, 2, N, H), tensors on the host.
-    subtle: before each rollout both act once, from the same noise, in 256 rows of the one before,
-    half of them with noise, and with any memory. What act stores is compared, too. So act itself
-    acts where a fork changes the network, the policy, what is drawn or stored. What act does in few
-    rows is seen after some rollouts; what it does otherwise later in one, by a count, is not.
+
+# fast, both: the actions of a rollout without PyTorch
+class NumpyAct:
+    """act in NumPy, by the weights of the agent that it is given and from the same random numbers.
+
+    subtle: NumPy does what the two methods below do in PyTorch. Where a fork's forward or act is
+    another one, or agent_numpy computes something else of the first row of a rollout, with any
+    memory, act itself acts to the end of the run, and a warning says so.
     """
-    generator = torch.Generator().manual_seed(0)
-    try:
-        weights = numpy_weights(agent)
-        rows = obs.flatten(0, 1)
-        obs = rows[torch.randint(len(rows), (256,), generator=generator)]
-        obs[::2] += torch.randn(obs[::2].shape, generator=generator)
-        dones = torch.randint(2, (256,), generator=generator).numpy()
-        lstm_state = torch.randn((2, 2, 256, lstm_state.shape[-1]), generator=generator)
-        nudge = 1 + 1e-6 * (torch.arange(obs.shape[-1]) % 2)
-        inputs = (x.numpy() for x in (obs, obs * nudge))
-        found, nudged = (agent_numpy(weights, x, dones, lstm_state.numpy()) for x in inputs)
-        # rounding parts the two by no more than a change in the sixth digit of some inputs does
-        atol = 1e-4 + max(np.abs(x - y).max() for x, y in zip(found, nudged, strict=True))
-        mean, value, next_state = found
-        row = {key: torch.zeros((256, *x.shape[2:]), dtype=x.dtype) for key, x in storage.items()}
-        row |= {"obs": obs, "dones": torch.from_numpy(dones).float()}
-        with torch.random.fork_rng(devices=[]):  # leaves the random numbers as they are
-            state = torch.get_rng_state()
-            others = random.getstate(), np.random.get_state()
-            acted, acted_state = act(agent, row, lstm_state)
-            drawn = torch.get_rng_state()
-            torch.set_rng_state(state)
-            noise = torch.empty(mean.shape).normal_()
-            same = torch.equal(drawn, torch.get_rng_state()) and others[0] == random.getstate()
-            same &= all(map(np.array_equal, others[1], np.random.get_state()))
-            random.setstate(others[0])
-            np.random.set_state(others[1])
-        std = agent.actor_logstd.exp()  # (1, A)
-        logprob = Normal(torch.from_numpy(mean), std).log_prob(acted).sum(-1)
-        pairs = [(mean + (std * noise).numpy(), acted), (logprob, row["logprobs"])]
-        pairs += [(value, row["values"]), (next_state, acted_state)]
-        if not same or not all(np.allclose(x, y, 1e-4, atol) for x, y in pairs):
-            raise ValueError("agent_numpy is not what act does")
-        known = "obs", "dones", "actions", "logprobs", "values"
-        if more := [key for key, x in row.items() if key not in known and x.any()]:
-            raise ValueError(f"act stores {more[0]}, too")
-        return weights
-    except Exception as error:  # what a fork's network raises is its own affair
-        warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {error}", stacklevel=2)
-        return None
+
+    # their variables have other names than there, so that a search finds one place
+    def forward(agent, x, ends, memory):
+        y, of_actor = agent.actor_mean(x, ends, memory[0])
+        v, of_critic = agent.critic(x, ends, memory[1])
+        p = Normal(y, agent.actor_logstd.exp(), validate_args=False)
+        p = Independent(p, 1, validate_args=False)
+        return p, v.squeeze(-1), torch.stack([of_actor, of_critic])
+
+    @torch.no_grad()
+    def act(agent, x, memory):
+        p, v, memory = agent(x["obs"], x["dones"], memory)
+        y = p.sample()
+        x["actions"][:] = y
+        x["logprobs"][:] = p.log_prob(y)
+        x["values"][:] = v
+        return y, memory
+
+    def __init__(self, act, obs):
+        self.own, self.num_steps = act, len(obs) - 1
+        self.shape, self.on_gpu = obs[0].shape, obs.is_cuda
+        self.in_numpy = True
+        self.renew()
+
+    def __call__(self, *inputs, **named):
+        return self.step(*inputs, **named)
+
+    def renew(self):
+        """For the next rollout: weights have changed."""
+        self.step = self.first_step if self.in_numpy else self.own
+
+    @torch.no_grad()
+    def first_step(self, agent, *inputs, **named):
+        """NumPy acts in this rollout if it does what act does at this row, with any memory."""
+        rng = torch.cuda if self.on_gpu else torch
+        state = rng.get_rng_state()
+        try:
+            if code(agent.forward) != code(self.forward) or code(self.own) != code(self.act):
+                raise ValueError("their code is another one")
+            if any(x._forward_hooks or x._forward_pre_hooks for x in agent.modules()):
+                raise ValueError("a layer has a hook")
+            row, *memory = *inputs, *named.values()
+            if row["obs"].shape != self.shape:  # other environments: the rollout is to come
+                return self.own(agent, *inputs, **named)
+            generator = torch.Generator().manual_seed(0)
+            dones = torch.randint(2, row["dones"].shape, generator=generator)
+            row = {**row, "dones": dones.to(row["dones"])}
+            lstm_state = torch.randn(memory[0].shape, generator=generator).to(memory[0])
+            one, two = ({key: x.clone() for key, x in row.items()} for _ in "12")
+            expected = self.own(agent, one, lstm_state)
+            rng.set_rng_state(state)
+            self.t, self.step = 0, self.derived(agent, row, lstm_state)
+            found = self.step(agent, two, lstm_state)
+            pairs = zip([*found, *two.values()], [*expected, *one.values()], strict=True)
+            if not all(torch.allclose(x, y, 1e-3, 1e-3) for x, y in pairs):  # sync
+                raise ValueError("agent_numpy computes something else")
+            self.t = 0
+        except Exception as error:  # whatever a fork does, its own act can
+            reason = f"NumPy does not do what forward and act do ({error})"
+            warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {reason}", stacklevel=4)
+            rng.set_rng_state(state)
+            self.in_numpy, self.step = False, self.own
+        return self.step(agent, *inputs, **named)
+
+    def derived(self, agent, row, lstm_state):
+        """act in NumPy, by the random numbers that it would draw from now on."""
+        host = copy.deepcopy(agent).cpu() if self.on_gpu else agent  # sync
+        weights = numpy_weights(host)
+        noise = torch.empty((self.num_steps, *row["actions"].shape), device=row["obs"].device)
+        for x in noise:
+            x.normal_()
+        noise = noise.cpu().numpy()  # sync
+
+        def sample(other, row, lstm_state):
+            if other is not agent or row["obs"].shape != self.shape or self.t == self.num_steps:
+                return self.own(other, row, lstm_state)
+            inputs = (x.cpu().numpy() for x in (row["obs"], row["dones"], lstm_state))  # sync
+            mean, value, state = agent_numpy(weights, *inputs)
+            std = agent.actor_logstd.detach().exp().cpu().numpy()  # (1, A); sync
+            action = mean + noise[self.t] * std
+            logprob = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+            found = {"actions": action, "logprobs": logprob.sum(-1), "values": value}
+            for key, x in found.items():
+                row[key][:] = torch.from_numpy(x)  # sync
+            self.t += 1
+            device = row["obs"].device
+            return torch.from_numpy(action).to(device), torch.from_numpy(state).to(device)  # sync
+
+        return sample
 
 
 # fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
@@ -635,15 +690,10 @@ if __name__ == "__main__":
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
 
-    # fast, both: what acts is in the host's memory; on a CPU obs, actions and state are there
+    # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
     numpy_acting = args.numpy_acting and mode != "eager"
     if numpy_acting:
-        obs = obs.cpu()
-        actions = storage["actions"].cpu()
-        host_state = lstm_state.cpu().numpy()
-        host_means = np.zeros((T, N, *envs.single_action_space.shape), dtype=np.float32)
-        host_values = np.zeros((T, N), dtype=np.float32)
-        noise = torch.zeros(host_means.shape, device=device)
+        act = NumpyAct(act, storage["obs"])
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -658,30 +708,10 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         dones[0] = dones[T]
         initial_lstm_state[:] = lstm_state
-        # fast, both: weights and noise are fetched once a rollout. The noise is drawn row by row,
-        # as probs.sample() draws it: the same seed brings the same actions
-        if numpy_acting:
-            host = copy.deepcopy(agent).cpu() if device.type == "cuda" else agent  # sync
-            weights = checked_weights(act, host, storage, obs, lstm_state)
-            if weights is None:
-                storage["obs"][0] = obs[0]  # back to the device, where act reads it
-                obs, numpy_acting = storage["obs"], False
-        if numpy_acting:
-            for row in noise:
-                row.normal_()
-            std = host.actor_logstd.detach().exp()  # (1, A)
-            scaled_noise = (noise.cpu() * std).numpy()  # sync
         for step in range(T):
-            # fast, both: the mean and the noise of probs.sample()
-            if numpy_acting:
-                found = agent_numpy(weights, obs[step].numpy(), dones[step], host_state)
-                host_means[step], host_values[step], host_state[:] = found
-                action = torch.from_numpy(host_means[step] + scaled_noise[step])
-                actions[step] = action
-            else:
-                storage["dones"][step] = torch.from_numpy(dones[step])  # sync
-                row = {key: rows[step] for key, rows in storage.items()}  # views
-                action, lstm_state = act(agent, row, lstm_state)  # sync: a Normal checks its std
+            storage["dones"][step] = torch.from_numpy(dones[step])  # sync
+            row = {key: rows[step] for key, rows in storage.items()}  # views
+            action, lstm_state = act(agent, row, lstm_state)  # sync: a Normal checks its std
             clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
             next_obs, reward, terminated, truncated, _ = envs.step(clipped)
             obs_rms.update(next_obs)
@@ -705,16 +735,6 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_return", running_returns[i], global_step)
                 writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
                 running_returns[i] = running_lengths[i] = 0
-
-        # fast, both: what act would have stored, to the GPU; on a CPU obs and actions are there
-        if numpy_acting:
-            storage["obs"].copy_(obs)  # sync
-            storage["dones"].copy_(torch.from_numpy(dones))  # sync
-            storage["actions"].copy_(actions)  # sync
-            probs = Normal(torch.from_numpy(host_means), std, validate_args=False)
-            storage["logprobs"][:T] = probs.log_prob(actions[:T]).sum(-1)  # sync
-            storage["values"][:T] = torch.from_numpy(host_values)  # sync
-            lstm_state = torch.from_numpy(host_state).to(device)  # sync
 
         # Advantages
         storage["dones"][T] = torch.from_numpy(dones[T])  # sync
@@ -783,6 +803,9 @@ if __name__ == "__main__":
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
+        # fast, both: the next rollout acts by the weights of now
+        if numpy_acting:
+            act.renew()
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),

@@ -315,10 +315,10 @@ def in_numpy(layer):
             return x
 
         return chain
-    if kind is nn.Linear and layer.bias is not None:
+    if kind is nn.modules.linear.Linear and layer.bias is not None:
         w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         return lambda x: x @ w.T + b
-    if kind is nn.Tanh:
+    if kind is nn.modules.activation.Tanh:
         return np.tanh
     same = nn.modules.activation, nn.modules.linear, nn.modules.normalization
     if sys.modules[kind.__module__] in same:
@@ -353,8 +353,9 @@ class NumpyAct:
         p = agent.policy(x)
         return p.sample()
 
-    def __init__(self, act, num_steps, device):
-        self.own, self.num_steps, self.on_gpu = act, num_steps, device.type == "cuda"
+    def __init__(self, act, obs):
+        self.own, self.num_steps = act, len(obs) - 1
+        self.shape, self.on_gpu = obs[0].shape, obs.is_cuda
         self.in_numpy = True
         self.renew()
 
@@ -367,40 +368,48 @@ class NumpyAct:
 
     @torch.no_grad()
     def first_step(self, agent, *inputs, **named):
-        """The action of act itself; the other steps are NumPy's if it takes the same one."""
+        """NumPy acts in this rollout if it takes the same actions as act from this observation."""
         rng = torch.cuda if self.on_gpu else torch
         state = rng.get_rng_state()
-        action = self.own(agent, *inputs, **named)
         try:
             if code(agent.policy) != code(self.policy) or code(self.own) != code(self.act):
-                raise ValueError("policy or act is another one than NumPy's")
-            self.step = self.derived(agent, rng, state, *inputs, **named)
-            if not torch.allclose(self.step(agent, *inputs, **named), action, 1e-3, 1e-3):  # sync
-                raise ValueError("NumPy takes other actions")
+                raise ValueError("their code is another one")
+            obs, *_ = *inputs, *named.values()
+            if obs.shape != self.shape:  # other environments: the rollout is to come
+                return self.own(agent, *inputs, **named)
+            expected = self.own(agent, *inputs, **named)
+            rng.set_rng_state(state)
+            self.step = self.derived(agent, *inputs, **named)
+            action = self.step(agent, *inputs, **named)
+            if not torch.allclose(action, expected, 1e-3, 1e-3):  # sync
+                raise ValueError("other actions from the same numbers")
         except Exception as error:  # whatever a fork does, its own act can
-            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=4)
+            reason = f"NumPy does not do what policy and act do ({error})"
+            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {reason}", stacklevel=4)
+            rng.set_rng_state(state)
             self.in_numpy, self.step = False, self.own
+            action = self.own(agent, *inputs, **named)
         return action
 
-    def derived(self, agent, rng, state, obs):
-        """act in NumPy, by the random numbers that it would draw from that state on."""
-        actor = copy.deepcopy(agent.actor_mean).cpu() if self.on_gpu else agent.actor_mean  # sync
-        actor_mean, probs, shape = in_numpy(actor), agent.policy(obs), obs.shape
+    def derived(self, agent, obs):
+        """act in NumPy, by the random numbers that it would draw in this rollout."""
+        layers = agent.actor_mean
+        actor_mean = in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)  # sync
+        probs = agent.policy(obs)
         if type(probs.base_dist) is not torch.distributions.Normal:
-            raise ValueError("NumPy computes another distribution")
-        std = probs.stddev  # (N, A)
-        rng.set_rng_state(state)
-        noise = torch.empty((self.num_steps, *std.shape), device=obs.device)
+            raise ValueError("another distribution")
+        noise = torch.empty((self.num_steps, *probs.mean.shape), device=obs.device)
         for row in noise:
             row.normal_()
-        scaled_noise = iter((noise * std).cpu().numpy())  # sync
+        noise = iter(noise.cpu().numpy())  # sync
 
         def sample(other, obs):
-            same = other is agent and obs.shape == shape
-            row = next(scaled_noise, None) if same else None
+            same = other is agent and other.actor_mean is layers and obs.shape == self.shape
+            row = next(noise, None) if same else None
             if row is None:  # another network, other rows, or more steps than a rollout has
                 return self.own(other, obs)
-            action = actor_mean(obs.cpu().numpy()) + row  # sync
+            std = agent.actor_logstd.detach().exp().cpu().numpy()  # (1, A); sync
+            action = actor_mean(obs.cpu().numpy()) + row * std  # sync
             return torch.from_numpy(action).to(obs.device)  # sync
 
         return sample
@@ -577,7 +586,7 @@ if __name__ == "__main__":
     # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
     numpy_acting = args.numpy_acting and mode != "eager"
     if numpy_acting:
-        act = NumpyAct(act, T, device)
+        act = NumpyAct(act, storage["obs"])
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size

@@ -287,10 +287,10 @@ def in_numpy(layer):
             return x
 
         return chain
-    if kind is nn.Linear and layer.bias is not None:
+    if kind is nn.modules.linear.Linear and layer.bias is not None:
         w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         return lambda x: x @ w.T + b
-    if kind is nn.Tanh:
+    if kind is nn.modules.activation.Tanh:
         return np.tanh
     same = nn.modules.activation, nn.modules.linear, nn.modules.normalization
     if sys.modules[kind.__module__] in same:
@@ -324,8 +324,9 @@ class NumpyAct:
         p = agent.policy(x)
         return p.sample()
 
-    def __init__(self, act, num_steps, device):
-        self.own, self.num_steps, self.on_gpu = act, num_steps, device.type == "cuda"
+    def __init__(self, act, obs):
+        self.own, self.num_steps = act, len(obs) - 1
+        self.shape, self.on_gpu = obs[0].shape, obs.is_cuda
         self.in_numpy = True
         self.renew()
 
@@ -338,38 +339,46 @@ class NumpyAct:
 
     @torch.no_grad()
     def first_step(self, agent, *inputs, **named):
-        """The action of act itself; the other steps are NumPy's if it takes the same one."""
+        """NumPy acts in this rollout if it takes the same actions as act from this observation."""
         rng = torch.cuda if self.on_gpu else torch
         state = rng.get_rng_state()
-        action = self.own(agent, *inputs, **named)
         try:
             if code(agent.policy) != code(self.policy) or code(self.own) != code(self.act):
-                raise ValueError("policy or act is another one than NumPy's")
-            self.step = self.derived(agent, rng, state, *inputs, **named)
-            if not torch.equal(self.step(agent, *inputs, **named), action):  # sync
-                raise ValueError("NumPy takes other actions")
+                raise ValueError("their code is another one")
+            obs, *_ = *inputs, *named.values()
+            if obs.shape != self.shape:  # other environments: the rollout is to come
+                return self.own(agent, *inputs, **named)
+            expected = self.own(agent, *inputs, **named)
+            rng.set_rng_state(state)
+            self.step = self.derived(agent, *inputs, **named)
+            action = self.step(agent, *inputs, **named)
+            if not torch.equal(action, expected):  # sync
+                raise ValueError("other actions from the same numbers")
         except Exception as error:  # whatever a fork does, its own act can
-            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {error}", stacklevel=4)
+            reason = f"NumPy does not do what policy and act do ({error})"
+            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {reason}", stacklevel=4)
+            rng.set_rng_state(state)
             self.in_numpy, self.step = False, self.own
+            action = self.own(agent, *inputs, **named)
         return action
 
-    def derived(self, agent, rng, state, obs):
-        """act in NumPy, by the random numbers that it would draw from that state on."""
-        actor = copy.deepcopy(agent.actor).cpu() if self.on_gpu else agent.actor  # sync
-        actor_logits, probs, shape = in_numpy(actor), agent.policy(obs), obs.shape
-        logits = actor_logits(obs.cpu().numpy())  # sync
-        found = torch.distributions.Categorical(logits=torch.from_numpy(logits))
-        expected, same = probs.logits.cpu(), type(probs) is type(found)  # sync
-        if not same or not torch.allclose(found.logits, expected, 1e-3, 1e-3):
-            raise ValueError("NumPy computes another distribution")
-        rng.set_rng_state(state)
+    def derived(self, agent, obs):
+        """act in NumPy, by the random numbers that it would draw in this rollout."""
+        layers = agent.actor
+        actor_logits = in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)  # sync
+        logits, probs = actor_logits(obs.cpu().numpy()), agent.policy(obs)  # sync
+        found, expected = torch.from_numpy(logits), probs.logits.cpu()  # sync
+        found = found - found.logsumexp(-1, keepdim=True)
+        same = type(probs) is torch.distributions.Categorical
+        if not same or not torch.allclose(found, expected, 1e-3, 1e-3):
+            raise ValueError("another distribution")
         noise = torch.empty((self.num_steps, *logits.shape), device=obs.device)
         for row in noise:
             row.exponential_()
         log_noise = iter(noise.log().cpu().numpy())  # sync
 
         def sample(other, obs):
-            same = other is agent and obs.shape == shape
+            same = other is agent and other.actor is layers and obs.shape == self.shape
             row = next(log_noise, None) if same else None
             if row is None:  # another network, other rows, or more steps than a rollout has
                 return self.own(other, obs)
@@ -544,7 +553,7 @@ if __name__ == "__main__":
     # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
     numpy_acting = args.numpy_acting and mode != "eager"
     if numpy_acting:
-        act = NumpyAct(act, T, device)
+        act = NumpyAct(act, storage["obs"])
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size

@@ -26,6 +26,7 @@ import pytest
 import report
 import simulators
 import throughput
+import untrained
 from helpers import PAIRS, PPO, ROOT, SCRIPTS, TINY, run_main, run_script
 from lib import choose, pairs, plots, records, stats, tables
 from lib.phases import clocked
@@ -86,6 +87,26 @@ def test_a_policy_is_played_in_both_simulators(tmp_path, monkeypatch, capsys):
     assert one["mean"] != two["mean"] and one["episodes"] == two["episodes"] == 100
     assert "| `CartPole-v1` | 1 |" in tables.simulators_table([one, two])
     capsys.readouterr()
+
+
+@pytest.mark.slow
+def test_a_policy_beside_who_stands_still(tmp_path, monkeypatch, capsys):
+    flags = [*TINY, "--env-id", "HalfCheetah-v4"]
+    run = run_main("ppo_continuous_action_envpool", *flags, runs_dir=tmp_path)
+    path = tmp_path / "untrained.jsonl"
+    words = ["untrained.py", run.run_dir, "--games", "2", "--records", str(path)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert untrained.main() == 0
+    found = {r["who"]: r for r in records.read(path)}
+    assert [*found] == ["policy", "still", "random"]
+    for record in found.values():  # HalfCheetah's reward is the sum of its terms
+        assert record["lengths"] == [1000, 1000] and len(record["terms"]) == 2
+        mean = np.mean(record["returns"]) / 1000
+        np.testing.assert_allclose(sum(record["terms"].values()), mean, atol=2e-4)
+    assert found["still"]["terms"]["reward_ctrl"] == 0 > found["random"]["terms"]["reward_ctrl"]
+    assert "still: return" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["untrained.py", str(tmp_path)])
+    assert untrained.main() == 2 and "no checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

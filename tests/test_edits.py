@@ -181,6 +181,24 @@ FORKS = {
     "a deviation that an attribute anneals": (
         MUJOCO, both(swap(ATTRIBUTE, STD), ANNEAL), "PyTorch"),
     "a deviation that a buffer anneals": (MUJOCO, both(swap(BUFFER, STD), FILL), "PyTorch"),
+    "a deviation that main sets in each step": (
+        MUJOCO, swap(("            action = act(agent, obs[step])",
+                      "            agent.actor_logstd.data.fill_(-1.5 * step / args.num_steps)\n"
+                      "            action = act(agent, obs[step])")), "NumPy"),
+    "all tanh replaced": (PPO, lambda text: text.replace("nn.Tanh", "nn.ReLU"), "NumPy"),
+    "all Linear replaced": (
+        PPO, both(lambda text: text.replace("nn.Linear", "Double"),
+                  swap(("class Agent(nn.Module):\n",
+                        "class Double(nn.Linear):\n    def forward(self, x):\n"
+                        "        return 2 * super().forward(x)\n\n\nclass Agent(nn.Module):\n"))),
+        "PyTorch"),
+    "one of the environments alone, first": (
+        PPO, insert("# Rollout", "act(agent, obs[T][:1])"), "NumPy"),
+    "a partial function": (
+        PPO, swap(("    agent = Agent(envs).to(device)\n",
+                   "    agent = Agent(envs).to(device)\n"
+                   "    agent.policy = __import__('functools').partial(Agent.policy, agent)\n")),
+        "PyTorch"),
     "a deviation that depends on what is seen": (
         MUJOCO, swap(("self.actor_logstd.exp()", "(self.actor_logstd + obs[..., :1]).exp()")),
         "PyTorch"),
@@ -329,6 +347,62 @@ for p, q in zip(average.parameters(), agent.parameters(), strict=True):
     assert (actions[1::2] == 1).all() and (actions[::2] == 0).float().mean() > 0.3
 
 
+@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl", "ppo_continuous_action_lstm"])
+def test_an_average_with_a_memory_acts(name, tmp_path, monkeypatch):
+    """As above; what is drawn from is the average's memory, too."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    edit = both(
+        insert("# Rollout", """
+import copy
+average = globals().get("average") or copy.deepcopy(agent)
+for p, q in zip(average.parameters(), agent.parameters(), strict=True):
+    p.data.lerp_(q.data, 0.5)
+"""),
+        swap((" = act(agent, ", " = act(average, ")),
+    )  # fmt: skip
+    flags = ["--learning-rate", 0.01]
+    one, *_ = trained(name, *flags, folder=tmp_path / "eager", edit=edit)
+    fast = f"{name}_torchcompile"
+    two, run, said = trained(fast, *flags, "--compile", folder=tmp_path / "fast", edit=edit)
+    assert run.act.in_numpy and not said
+    for tag in (tag for tag in one if tag.startswith("losses/")):
+        assert max(differences(one, two, tag)[:2]) < 1e-3, tag
+
+
+@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl"])
+def test_what_counts_within_a_rollout_with_a_memory(name, tmp_path, monkeypatch):
+    """A count in the script: PyTorch acts, as the code of act is another one."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    edit = swap(
+        ("@torch.no_grad()\ndef act(", "count = []\n\n\n@torch.no_grad()\ndef act("),
+        ("    action = probs.sample()\n",
+         "    count.append(0)\n"
+         "    action = probs.mode if len(count) % 5 == 0 else probs.sample()\n"),
+    )  # fmt: skip
+    one, *_ = trained(name, folder=tmp_path / "eager", edit=edit)
+    fast = f"{name}_torchcompile"
+    two, run, said = trained(fast, "--compile", folder=tmp_path / "fast", edit=edit)
+    assert said and not run.act.in_numpy
+    for tag in (tag for tag in one if tag.startswith("losses/")):
+        assert max(differences(one, two, tag)[:2]) < 1e-3, tag
+
+
+def test_another_actor_within_a_rollout(tmp_path, monkeypatch):
+    """An agent whose actor main changes for some steps acts by that one there."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    edit = insert("action = act(agent, obs[step])", """
+if step == 0:
+    pair = agent.actor, Agent(envs).actor
+    pair[1][-1].bias.data[1] = 1e4
+agent.actor = pair[step % 2]
+""")  # fmt: skip
+    edit = both(edit, insert("# Advantages", "agent.actor = pair[0]"))
+    run = trained(f"{PPO}_torchcompile", "--compile", folder=tmp_path, edit=edit)[1]
+    actions = run.storage["actions"][: run.T]
+    assert run.act.in_numpy and (actions[1::2] == 1).all()
+    assert 0.3 < (actions[::2] == 0).float().mean() < 0.7
+
+
 def test_other_rows_than_a_rollouts_have_noise_of_their_own(tmp_path, monkeypatch):
     """Where main asks act for one environment first, a rollout's environments still act apart."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
@@ -354,7 +428,7 @@ def test_a_fork_with_a_memory_acts_by_its_own_policy(tmp_path, monkeypatch):
             one, *_ = trained(name, folder=folder / "eager", edit=fork)
             fast = f"{name}_torchcompile"
             two, run, said = trained(fast, "--compile", folder=folder / "fast", edit=fork)
-            assert bool(said) == (fork is not None) and run.numpy_acting == (fork is None), said
+            assert bool(said) == (fork is not None) and run.act.in_numpy == (fork is None), said
             for tag in (tag for tag in one if tag.startswith("losses/")):
                 assert max(differences(one, two, tag)[:2]) < 1e-3, (name, tag)
 
@@ -371,7 +445,7 @@ def test_another_cell_is_learned_too(name, edit, tmp_path, monkeypatch):
     one, *_ = trained(name, folder=tmp_path / "eager", edit=swap(edit))
     fast = f"{name}_torchcompile"
     two, run, said = trained(fast, "--compile", folder=tmp_path / "fast", edit=swap(edit))
-    assert not run.LSTM.fused and not run.numpy_acting
+    assert not run.LSTM.fused and not run.act.in_numpy
     assert [text in x for text, x in zip((IN_ITS_LOOP, IN_PYTORCH), said, strict=True)] == [1, 1]
     for tag in (tag for tag in one if tag.startswith("losses/")):
         assert max(differences(one, two, tag)[:2]) < 1e-3, tag
@@ -407,7 +481,7 @@ def test_what_act_stores_besides(name, tmp_path, monkeypatch):
     edit = swap((value, f'{value}    row["seen"][:] = 1\n'), (field, seen + field))
     fast = f"{name}_torchcompile"
     _, run, said = trained(fast, "--compile", folder=tmp_path, edit=edit)
-    assert "act stores seen" in said[0] and run.storage["seen"][: run.T].all()
+    assert "forward and act" in said[0] and run.storage["seen"][: run.T].all()
 
 
 @pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl"])
@@ -418,7 +492,7 @@ def test_a_rule_of_few_rows_with_a_memory(name, tmp_path, monkeypatch):
     edit = swap(('    row["actions"][:] = action\n', f'{rule}    row["actions"][:] = action\n'))
     one, flags = f"{name}_torchcompile", ["--compile", "--total-timesteps", 256]  # a single rollout
     _, run, said = trained(one, *flags, folder=tmp_path, edit=edit)
-    assert said and not run.numpy_acting
+    assert said and not run.act.in_numpy
 
 
 def test_a_deviation_is_that_of_the_rollout(tmp_path, monkeypatch):

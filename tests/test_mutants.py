@@ -624,12 +624,12 @@ WEIGHTS = [
     ("biases of 1", "bias_const=0.0", "bias_const=1.0"),
 ]  # fmt: skip
 # The fast scripts: what they add or do otherwise
-DERIVED = "in_numpy(actor)"
+DERIVED = "in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)"
 SEEN = "act(agent, obs[step]"
 NUMPY = [
     ("the first weights for ever", DERIVED,
-     "in_numpy(globals().setdefault('first', copy.deepcopy(actor)))"),
-    ("the critic acts", DERIVED, "in_numpy(agent.critic or actor)"),
+     "in_numpy(globals().setdefault('first', copy.deepcopy(layers)))"),
+    ("the critic acts", DERIVED, "in_numpy(agent.critic)"),
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("an observation late", SEEN, SEEN.replace("step", "max(step - 1, 0)")),
     ("another environment's observation", SEEN, SEEN.replace("[step]", "[step].roll(1, 0)")),
@@ -656,20 +656,22 @@ CLOCKS = [
     ("product for quotient", "(logits - row)", "(logits + row)"),
     ("greedy by NumPy", "(logits - row)", "logits"),
     ("uniform noise by NumPy", "row.exponential_()", "row.uniform_()"),
-    ("the check draws other numbers", "rng.set_rng_state(state)", "pass"),
+    ("the check draws other numbers",
+     "            rng.set_rng_state(state)\n            self.step = self.derived",
+     "            self.step = self.derived"),
 ]  # fmt: skip
 MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
-NOISE = "actor_mean(obs.cpu().numpy()) + row"
-SCALED = "iter((noise * std)"
+NOISE = "actor_mean(obs.cpu().numpy()) + row * std"
+SCALED = "iter(noise.cpu()"
 GAUSSIAN = [
     ("one noise for all steps", SCALED,
-     SCALED.replace("(noise *", "(noise[:1].expand_as(noise) *")),
-    ("one noise for all environments", NOISE, f"{NOISE}[:1]"),
+     SCALED.replace("noise", "noise[:1].expand_as(noise)")),
+    ("one noise for all environments", NOISE, NOISE.replace("row", "row[:1]")),
     ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
     ("acts by the mean in NumPy", NOISE, NOISE.replace("row", "0 * row")),
-    ("noise without its deviation", SCALED, SCALED.replace(" * std", "")),
-    ("the first deviation for ever", "std = probs.stddev",
-     "std = globals().setdefault('first_std', probs.stddev)"),
+    ("noise without its deviation", NOISE, NOISE.replace(" * std", "")),
+    ("the first deviation for ever", "std = agent.actor_logstd.detach().exp()",
+     "std = globals().setdefault('first_std', agent.actor_logstd.detach().exp())"),
     ("uniform noise by NumPy", "row.normal_()", "row.uniform_(-1.7, 1.7)"),
     ("clipped actions are stored by NumPy", NOISE, f"np.clip({NOISE}, low, high)"),
     ("statistics of the rollout's start", "        obs[0] = obs[T]\n",
@@ -692,32 +694,27 @@ FAST_MASKED = [
      "0.0)  # sync\n            #"),
 ]  # fmt: skip
 FAST_CLOCKS = [
-    ("one noise for all steps", "log_noise[step]).argmax", "log_noise[0]).argmax"),
-    ("one noise for all environments", "log_noise[step]).argmax", "log_noise[step, :1]).argmax"),
+    ("one noise for all steps", "log_noise[self.t]", "log_noise[0]"),
+    ("one noise for all environments", "log_noise[self.t]", "log_noise[self.t, :1]"),
+    ("uniform noise by NumPy", "x.exponential_()", "x.uniform_()"),
+    ("log-probabilities unnormalised", "logits - top - np.log(", "logits - top - 0 * np.log("),
 ]  # fmt: skip
-NEW_STATE = "host_logits[step], host_values[step], host_state[:] = found"
-OBS_COPIED = '            storage["obs"].copy_(obs)  # sync\n'
-WEIGHTS_NOW = "weights = numpy_weights(agent)"
+HOST = "numpy_weights(host)"
+BEFORE_TRY = "            rng.set_rng_state(state)\n            self.t,"
+STORED_BY_NUMPY = '{"actions": action, "logprobs": logprob'
+NEXT_STATE = "torch.from_numpy(state).to(device)"
 FAST_MEMORY = [
-    ("the first weights for ever", WEIGHTS_NOW,
-     "weights = globals().setdefault('first', numpy_weights(copy.deepcopy(agent)))"),
-    ("another network acts", WEIGHTS_NOW, "weights = numpy_weights(Agent(envs))"),
-    ("observations stay on the host", OBS_COPIED, ""),
-    ("the last observation stays on the host", OBS_COPIED,
-     '            storage["obs"][:T].copy_(obs[:T])  # sync\n'),
-    ("actions stay on the host", '            storage["actions"].copy_(actions)  # sync\n', ""),
+    ("the first weights for ever", HOST,
+     HOST.replace("(host)", "(globals().setdefault('first', copy.deepcopy(host)))")),
+    ("another network acts", HOST, HOST.replace("(host)", "(Agent(envs))")),
+    ("the try is a step", "else\")\n            self.t = 0\n", "else\")\n"),
+    ("the try draws other numbers", BEFORE_TRY, "            self.t,"),
+    ("actions are not stored", STORED_BY_NUMPY, '{"logprobs": logprob'),
+    ("log-probabilities are not stored", STORED_BY_NUMPY, '{"actions": action'),
+    ("values are not stored", ', "values": value', ""),
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
-    ("an observation late", "agent_numpy(weights, obs[step]", "agent_numpy(weights, obs[step - 1]"),
-    ("flags stay on the host", 'storage["dones"].copy_(torch.from_numpy(dones))', "pass"),
-    ("values stay on the host", 'storage["values"][:T] = torch.from_numpy(host_values)', "pass"),
-    ("log-probabilities stay on the host", 'storage["logprobs"][:T] = probs.log_prob(actions[:T])',
-     "pass"),
-    ("log-probabilities of the actions before", "probs.log_prob(actions[:T])",
-     "probs.log_prob(actions[:T].roll(1, 0))"),
-    ("NumPy's memory is not handed on", NEW_STATE, NEW_STATE.replace("host_state[:]", "_")),
+    ("NumPy's memory is not handed on", NEXT_STATE, "lstm_state"),
     ("NumPy's memory is never zeroed", "axis=1) * (dones == 0)[:, None]", "axis=1)"),
-    ("NumPy's memory is zeroed a row late", "numpy(), dones[step], host_state)",
-     "numpy(), dones[max(step - 1, 0)], host_state)"),
     ("learning starts from the memory before", "initial_lstm_state[:] = lstm_state",
      "pass"),
     ("the last value has the memory of the start", "[T], lstm_state\n",
@@ -727,30 +724,18 @@ FAST_MEMORY = [
     ("the critic's memory is the actor's", "h[1] @ w_critic", "h[0] @ w_critic"),
     ("one call is blind to ends", "value=-1e9)", "value=0.0)"),
 ]  # fmt: skip
-NEW_MEANS = "host_means[step], host_values[step], host_state[:] = found"
 FAST_MEMORY_GAUSSIAN = [
     FAST_MEMORY[0],
-    FAST_MEMORY[7],
-    ("NumPy's memory is not handed on", NEW_MEANS, NEW_MEANS.replace("host_state[:]", "_")),
-    ("one noise for all steps", "[step] + scaled_noise[step])", "[step] + scaled_noise[0])"),
-    ("the first deviation for ever", "host.actor_logstd.detach().exp()",
-     'initial["actor_logstd"].exp()'),
-    ("log-probabilities averaged", "(actions[:T]).sum(-1)", "(actions[:T]).mean(-1)"),
+    *FAST_MEMORY[7:9],
+    ("one noise for all steps", "+ noise[self.t]", "+ noise[0]"),
+    ("the first deviation for ever", "std = agent.actor_logstd.detach().exp()",
+     "std = globals().setdefault('first_std', agent.actor_logstd.detach().exp())"),
+    ("log-probabilities averaged", "logprob.sum(-1)", "logprob.mean(-1)"),
 ]  # fmt: skip
-SEEN_BY_NUMPY = "windows[step], ages[step])"
 FAST_ATTENTION = [
     FAST_MEMORY[0],
-    *FAST_MEMORY[2:6],
-    *FAST_MEMORY[8:11],
-    ("memory stays on the host", "            memory.copy_(host_memory)  # sync\n", ""),
-    ("the host's memory is not carried", "            host_memory[:L] = memory[:L]  # sync\n", ""),
-    ("ages stay on the host", 'storage["ages"].copy_(torch.from_numpy(ages))', "pass"),
-    ("NumPy's window a row late", SEEN_BY_NUMPY, SEEN_BY_NUMPY.replace("windows[step]",
-     "windows[step - 1]")),
-    ("NumPy's ages a row late", SEEN_BY_NUMPY, SEEN_BY_NUMPY.replace("ages[step]",
-     "ages[step - 1]")),
-    ("NumPy's rows stand a row late", "host_memory.numpy()[L + step] = found",
-     "host_memory.numpy()[L + step - 1] = found"),
+    *FAST_MEMORY[2:8],
+    ("NumPy's memory is not stored", ', "memory": added', ""),
     ("NumPy sees the episode before", "-1, -1) > ages[:, None]", "-1, -1) > 9 + ages[:, None]"),
     ("NumPy's read off by 1e-3", "weigh /= weigh.sum(", "weigh /= 1.001 * weigh.sum("),
 ]  # fmt: skip
@@ -859,7 +844,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("pettingzoo, compile", check): [*NUMPY[1:7], *CLOCKS[:2]],
     ("lstm, compile", check): [*FAST_CLOCKS, *FAST_MEMORY],
     ("trxl, compile", check): [FAST_CLOCKS[0], *FAST_ATTENTION],
-    ("trxl_long, compile", check): [*OVERLAP, *FAST_ATTENTION[9:10]],
+    ("trxl_long, compile", check): [*OVERLAP, *FAST_ATTENTION[7:8]],
     ("lstm_hopper, compile", check): FAST_MEMORY_GAUSSIAN,
     ("hopper, compile", check): [*NUMPY[1:3], *GAUSSIAN],
     ("many, compile", check): [*NUMPY[1:], *GAUSSIAN],

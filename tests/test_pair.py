@@ -25,11 +25,10 @@ IDEAS = {
     "open_run": "of several processes one writes",
 }
 IDEAS_OF_FAST = IDEAS | {
-    "NumpyAct": "the actor's output; what is possible",
+    "NumpyAct": "the actor's output; what is possible; a memory",
     "act_captured": "a memory",
     "agent_numpy": "the actor's output; which memory",
     "numpy_weights": "which memory",
-    "checked_weights": "the actor's output; which memory",
 }
 NOT_PPO = ["parse_args", "open_run", "save_checkpoint", "catch_signals"]
 

@@ -370,7 +370,8 @@ class NumpyAct:
     def first_step(self, agent, *inputs, **named):
         """NumPy acts in this rollout if it takes the same actions as act from this observation."""
         rng = torch.cuda if self.on_gpu else torch
-        state = rng.get_rng_state()
+        state, precision = rng.get_rng_state(), torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")  # NumPy has no TF32
         try:
             if code(agent.policy) != code(self.policy) or code(self.own) != code(self.act):
                 raise ValueError("their code is another one")
@@ -389,6 +390,8 @@ class NumpyAct:
             rng.set_rng_state(state)
             self.in_numpy, self.step = False, self.own
             action = self.own(agent, *inputs, **named)
+        finally:
+            torch.set_float32_matmul_precision(precision)
         return action
 
     def derived(self, agent, obs):

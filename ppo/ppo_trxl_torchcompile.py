@@ -401,7 +401,8 @@ class NumpyAct:
     def first_step(self, agent, *inputs, **named):
         """NumPy acts in this rollout if it does what act does at this row, with any memory."""
         rng = torch.cuda if self.on_gpu else torch
-        state = rng.get_rng_state()
+        state, precision = rng.get_rng_state(), torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")  # NumPy has no TF32
         try:
             if code(agent.forward) != code(self.forward) or code(self.own) != code(self.act):
                 raise ValueError("their code is another one")
@@ -428,6 +429,8 @@ class NumpyAct:
             warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {reason}", stacklevel=4)
             rng.set_rng_state(state)
             self.in_numpy, self.step = False, self.own
+        finally:
+            torch.set_float32_matmul_precision(precision)
         return self.step(agent, *inputs, **named)
 
     def derived(self, agent, row):

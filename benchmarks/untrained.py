@@ -82,7 +82,7 @@ def main() -> int:
         returns, lengths, told = zip(*games, strict=True)
         terms = {k: round(float(np.mean([x[k] for x in told])), 4) for k in told[0]}
         record = {"who": who, "env_id": saved["args"]["env_id"], "script": saved["format"]}
-        record |= {"run_seed": saved["args"]["seed"], "global_step": saved["global_step"]}
+        record |= {"global_step": saved["global_step"], "args": saved["args"]}
         record |= {"returns": [round(x, 3) for x in returns], "lengths": lengths, "terms": terms}
         append(args.records, record | machine() | {"date": now()})
         told = "".join(f", {name} {x}" for name, x in terms.items() if "tracking" in name)

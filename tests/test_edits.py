@@ -596,6 +596,7 @@ ADAM = "optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)"
 SAVE = "        last = iteration == args.num_iterations or len(stop_signals) > 0\n"
 VARIANCE = "        var_returns = returns[valid].var() if valid.any() else 0.0\n"
 EVERY = ["ppo", "ppo_continuous_action", "ppo_atari_envpool"]
+WITH_MEMORY = ["ppo_lstm", "ppo_trxl"]
 # what people change, as they would in the eager file: the edit, and for which scripts
 PATCHES = {
     "anneal the entropy": (
@@ -639,7 +640,7 @@ PATCHES = {
         swap((SAVE, f"{SAVE}        kept = [iteration, *globals().get('kept', [])]\n")), EVERY),
     "scale rewards": (
         swap(("            rewards[step] = reward\n", "            rewards[step] = reward / 10\n")),
-        EVERY[:1]),
+        EVERY[:1] + WITH_MEMORY),
     "anneal an attribute": (
         both(swap(ATTRIBUTE, STD), lambda text: text.replace(
             "        # Rollout\n", "        agent.scale = 0.99**iteration\n\n        # Rollout\n")),
@@ -670,9 +671,10 @@ PATCHES = {
         swap(("action = act(agent, obs[step])", "action = act(agent, obs[step])\n"
               "            kept = action.clone()")), EVERY[:1]),
     "a line above the rollout": (
-        insert("# Rollout", "pass"), EVERY),
+        insert("# Rollout", "pass"), EVERY + WITH_MEMORY),
     "the first line of the rollout": (
-        swap(("        # Rollout\n", "        # Rollout\n        began = 0\n")), EVERY[:2]),
+        swap(("        # Rollout\n", "        # Rollout\n        began = 0\n")),
+        EVERY[:2] + WITH_MEMORY),
     "a field of the storage": (swap((
         '        "valid": torch.zeros((T + 1, N), device=device),\n',
         '        "valid": torch.zeros((T + 1, N), device=device),\n'

@@ -414,7 +414,7 @@ def numpy_weights(agent):
     return [torch.stack(pair).numpy() for pair in layers] + [p.numpy() for p in weights + biases]
 
 
-# fast, both: buys no speed; a fork that acts otherwise than NumPy would is seen
+# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
 def code(function):
     """What Python does in a function and in one that it wraps, whatever its variables' names."""
     inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
@@ -431,7 +431,7 @@ class NumpyAct:
     memory, act itself acts to the end of the run, and a warning says so.
     """
 
-    # their variables have other names than there, so that a search finds one place
+    # with other names of variables, so that a search finds the original alone
     def forward(agent, x, ends, memory):
         y, of_actor = agent.actor_mean(x, ends, memory[0])
         v, of_critic = agent.critic(x, ends, memory[1])
@@ -470,6 +470,8 @@ class NumpyAct:
         try:
             if code(agent.forward) != code(self.forward) or code(self.own) != code(self.act):
                 raise ValueError("their code is another one")
+            if Normal is not torch.distributions.Normal:
+                raise ValueError("another distribution")
             if any(x._forward_hooks or x._forward_pre_hooks for x in agent.modules()):
                 raise ValueError("a layer has a hook")
             row, *memory = *inputs, *named.values()
@@ -497,23 +499,24 @@ class NumpyAct:
             torch.set_float32_matmul_precision(precision)
         return self.step(agent, *inputs, **named)
 
-    def derived(self, agent, row, lstm_state):
+    def derived(self, known, row, lstm_state):
         """act in NumPy, by the random numbers that it would draw from now on."""
-        host = copy.deepcopy(agent).cpu() if self.on_gpu else agent  # sync
+        host = copy.deepcopy(known).cpu() if self.on_gpu else known  # sync
         weights = numpy_weights(host)
         noise = torch.empty((self.num_steps, *row["actions"].shape), device=row["obs"].device)
         for x in noise:
             x.normal_()
         noise = noise.cpu().numpy()  # sync
 
-        def sample(other, row, lstm_state):
-            if other is not agent or row["obs"].shape != self.shape or self.t == self.num_steps:
-                return self.own(other, row, lstm_state)
+        def sample(agent, row, lstm_state):
+            if agent is not known or row["obs"].shape != self.shape or self.t == self.num_steps:
+                return self.own(agent, row, lstm_state)
             inputs = (x.cpu().numpy() for x in (row["obs"], row["dones"], lstm_state))  # sync
             mean, value, state = agent_numpy(weights, *inputs)
             std = agent.actor_logstd.detach().exp().cpu().numpy()  # (1, A); sync
             action = mean + noise[self.t] * std
-            logprob = -0.5 * ((action - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+            # in this order, as Normal rounds it; 0.919 is log(sqrt(2 pi))
+            logprob = -((action - mean) ** 2) / (2 * std**2) - np.log(std) - 0.9189385332046727
             found = {"actions": action, "logprobs": logprob.sum(-1), "values": value}
             for key, x in found.items():
                 row[key][:] = torch.from_numpy(x)  # sync

@@ -300,8 +300,8 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 def in_numpy(layer):
     """A layer, or a Sequential, as a function of an array; on a CPU it shares the weights.
 
-    Linear without bias, other activations and normalisations are called in PyTorch; ValueError for
-    all others, and for those with hooks, as they may act otherwise each time.
+    Linear without bias, other activations and normalisations are called in PyTorch. ValueError for
+    any other layer, batch normalisation too, or one with a hook: it may act otherwise each time.
     """
     kind = type(layer)
     if layer._forward_hooks or layer._forward_pre_hooks:
@@ -315,6 +315,7 @@ def in_numpy(layer):
             return x
 
         return chain
+    # by these names, so that nn.Tanh can be replaced in the whole file
     if kind is nn.modules.linear.Linear and layer.bias is not None:
         w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         return lambda x: x @ w.T + b
@@ -326,7 +327,7 @@ def in_numpy(layer):
     raise ValueError(f"in_numpy does not know {layer}")
 
 
-# fast, both: buys no speed; a fork that acts otherwise than NumPy would is seen
+# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
 def code(function):
     """What Python does in a function and in one that it wraps, whatever its variables' names."""
     inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
@@ -343,7 +344,7 @@ class NumpyAct:
     warning says so.
     """
 
-    # their variables have other names than there, so that a search finds one place
+    # with other names of variables, so that a search finds the original alone
     def policy(agent, x):
         p = Normal(agent.actor_mean(x), agent.actor_logstd.exp(), validate_args=False)
         return Independent(p, 1, validate_args=False)
@@ -378,10 +379,12 @@ class NumpyAct:
             obs, *_ = *inputs, *named.values()
             if obs.shape != self.shape:  # other environments: the rollout is to come
                 return self.own(agent, *inputs, **named)
-            expected = self.own(agent, *inputs, **named)
-            rng.set_rng_state(state)
             self.step = self.derived(agent, *inputs, **named)
             action = self.step(agent, *inputs, **named)
+            drawn = rng.get_rng_state()
+            rng.set_rng_state(state)
+            expected = self.own(agent, *inputs, **named)
+            rng.set_rng_state(drawn)
             if not torch.allclose(action, expected, 1e-3, 1e-3):  # sync
                 raise ValueError("other actions from the same numbers")
         except Exception as error:  # whatever a fork does, its own act can
@@ -389,16 +392,15 @@ class NumpyAct:
             warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {reason}", stacklevel=4)
             rng.set_rng_state(state)
             self.in_numpy, self.step = False, self.own
-            action = self.own(agent, *inputs, **named)
         finally:
             torch.set_float32_matmul_precision(precision)
-        return action
+        return action if self.in_numpy else self.own(agent, *inputs, **named)
 
-    def derived(self, agent, obs):
+    def derived(self, known, obs):
         """act in NumPy, by the random numbers that it would draw in this rollout."""
-        layers = agent.actor_mean
+        layers = known.actor_mean
         actor_mean = in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)  # sync
-        probs = agent.policy(obs)
+        probs = known.policy(obs)
         if type(probs.base_dist) is not torch.distributions.Normal:
             raise ValueError("another distribution")
         noise = torch.empty((self.num_steps, *probs.mean.shape), device=obs.device)
@@ -406,11 +408,11 @@ class NumpyAct:
             row.normal_()
         noise = iter(noise.cpu().numpy())  # sync
 
-        def sample(other, obs):
-            same = other is agent and other.actor_mean is layers and obs.shape == self.shape
+        def sample(agent, obs):
+            same = agent is known and agent.actor_mean is layers and obs.shape == self.shape
             row = next(noise, None) if same else None
             if row is None:  # another network, other rows, or more steps than a rollout has
-                return self.own(other, obs)
+                return self.own(agent, obs)
             std = agent.actor_logstd.detach().exp().cpu().numpy()  # (1, A); sync
             action = actor_mean(obs.cpu().numpy()) + row * std  # sync
             return torch.from_numpy(action).to(obs.device)  # sync

@@ -322,8 +322,8 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 def in_numpy(layer):
     """A layer, or a Sequential, as a function of an array; on a CPU it shares the weights.
 
-    Linear without bias, other activations and normalisations are called in PyTorch; ValueError for
-    all others, and for those with hooks, as they may act otherwise each time.
+    Linear without bias, other activations and normalisations are called in PyTorch. ValueError for
+    any other layer, batch normalisation too, or one with a hook: it may act otherwise each time.
     """
     kind = type(layer)
     if layer._forward_hooks or layer._forward_pre_hooks:
@@ -337,6 +337,7 @@ def in_numpy(layer):
             return x
 
         return chain
+    # by these names, so that nn.Tanh can be replaced in the whole file
     if kind is nn.modules.linear.Linear and layer.bias is not None:
         w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         return lambda x: x @ w.T + b
@@ -348,7 +349,7 @@ def in_numpy(layer):
     raise ValueError(f"in_numpy does not know {layer}")
 
 
-# fast, both: buys no speed; a fork that acts otherwise than NumPy would is seen
+# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
 def code(function):
     """What Python does in a function and in one that it wraps, whatever its variables' names."""
     inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
@@ -365,7 +366,7 @@ class NumpyAct:
     warning says so.
     """
 
-    # their variables have other names than there, so that a search finds one place
+    # with other names of variables, so that a search finds the original alone
     def policy(agent, x):
         return Categorical(logits=agent.actor(x), validate_args=False)
 
@@ -399,10 +400,12 @@ class NumpyAct:
             obs, *_ = *inputs, *named.values()
             if obs.shape != self.shape:  # other environments: the rollout is to come
                 return self.own(agent, *inputs, **named)
-            expected = self.own(agent, *inputs, **named)
-            rng.set_rng_state(state)
             self.step = self.derived(agent, *inputs, **named)
             action = self.step(agent, *inputs, **named)
+            drawn = rng.get_rng_state()
+            rng.set_rng_state(state)
+            expected = self.own(agent, *inputs, **named)
+            rng.set_rng_state(drawn)
             if not torch.equal(action, expected):  # sync
                 raise ValueError("other actions from the same numbers")
         except Exception as error:  # whatever a fork does, its own act can
@@ -410,16 +413,15 @@ class NumpyAct:
             warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {reason}", stacklevel=4)
             rng.set_rng_state(state)
             self.in_numpy, self.step = False, self.own
-            action = self.own(agent, *inputs, **named)
         finally:
             torch.set_float32_matmul_precision(precision)
-        return action
+        return action if self.in_numpy else self.own(agent, *inputs, **named)
 
-    def derived(self, agent, obs):
+    def derived(self, known, obs):
         """act in NumPy, by the random numbers that it would draw in this rollout."""
-        layers = agent.actor
+        layers = known.actor
         actor_logits = in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)  # sync
-        logits, probs = actor_logits(obs.cpu().numpy()), agent.policy(obs)  # sync
+        logits, probs = actor_logits(obs.cpu().numpy()), known.policy(obs)  # sync
         found, expected = torch.from_numpy(logits), probs.logits.cpu()  # sync
         found = found - found.logsumexp(-1, keepdim=True)
         same = type(probs) is torch.distributions.Categorical
@@ -430,11 +432,11 @@ class NumpyAct:
             row.exponential_()
         log_noise = iter(noise.log().cpu().numpy())  # sync
 
-        def sample(other, obs):
-            same = other is agent and other.actor is layers and obs.shape == self.shape
+        def sample(agent, obs):
+            same = agent is known and agent.actor is layers and obs.shape == self.shape
             row = next(log_noise, None) if same else None
             if row is None:  # another network, other rows, or more steps than a rollout has
-                return self.own(other, obs)
+                return self.own(agent, obs)
             logits = actor_logits(obs.cpu().numpy())  # sync
             # the argmax of probs / noise, as probs.sample() finds it
             return torch.from_numpy((logits - row).argmax(-1)).to(obs.device)  # sync

@@ -348,7 +348,7 @@ def numpy_weights(agent):
     return [parameter.detach().numpy() for parameter in agent.parameters()]
 
 
-# fast, both: buys no speed; a fork that acts otherwise than NumPy would is seen
+# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
 def code(function):
     """What Python does in a function and in one that it wraps, whatever its variables' names."""
     inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
@@ -365,7 +365,7 @@ class NumpyAct:
     memory, act itself acts to the end of the run, and a warning says so.
     """
 
-    # their variables have other names than there, so that a search finds one place
+    # with other names of variables, so that a search finds the original alone
     def forward(agent, x, memory, old):
         y, inputs = agent.encoder(x).tanh(), []
         for n, part in enumerate(agent.layers):
@@ -406,6 +406,8 @@ class NumpyAct:
         try:
             if code(agent.forward) != code(self.forward) or code(self.own) != code(self.act):
                 raise ValueError("their code is another one")
+            if Categorical is not torch.distributions.Categorical:
+                raise ValueError("another distribution")
             if any(x._forward_hooks or x._forward_pre_hooks for x in agent.modules()):
                 raise ValueError("a layer has a hook")
             row, *_ = *inputs, *named.values()
@@ -433,31 +435,32 @@ class NumpyAct:
             torch.set_float32_matmul_precision(precision)
         return self.step(agent, *inputs, **named)
 
-    def derived(self, agent, row):
+    def derived(self, known, row):
         """act in NumPy, by the random numbers that it would draw from now on."""
-        host = copy.deepcopy(agent).cpu() if self.on_gpu else agent  # sync
+        host = copy.deepcopy(known).cpu() if self.on_gpu else known  # sync
         weights = numpy_weights(host)
-        size = self.num_steps, self.shape[0], agent.actor.out_features
+        size = self.num_steps, self.shape[0], known.actor.out_features
         noise = torch.empty(size, device=row["obs"].device)
         for x in noise:
             x.exponential_()
         log_noise = noise.log().cpu().numpy()  # sync
 
-        def sample(other, row):
-            if other is not agent or row["obs"].shape != self.shape or self.t == self.num_steps:
-                return self.own(other, row)
+        def sample(agent, row):
+            if agent is not known or row["obs"].shape != self.shape or self.t == self.num_steps:
+                return self.own(agent, row)
             inputs = (x.cpu().numpy() for x in (row["obs"], row["window"], row["ages"]))  # sync
             logits, value, added = agent_numpy(weights, *inputs)
             # the argmax of probs / noise, as probs.sample() finds it
-            action = (logits - log_noise[self.t]).argmax(-1)
-            top = logits.max(-1, keepdims=True)
-            logits = logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
-            logprob = logits[np.arange(len(logits)), action]
-            found = {"actions": action, "logprobs": logprob, "values": value, "memory": added}
+            action = torch.from_numpy((logits - log_noise[self.t]).argmax(-1))
+            x = torch.from_numpy(logits)
+            logprobs = x - x.logsumexp(-1, keepdim=True)  # (N, A), rounded as Categorical does
+            found = {"actions": action, "values": torch.from_numpy(value)}
+            found["memory"] = torch.from_numpy(added)
+            found["logprobs"] = logprobs.gather(-1, action[:, None]).squeeze(-1)
             for key, x in found.items():
-                row[key][:] = torch.from_numpy(x)  # sync
+                row[key][:] = x  # sync
             self.t += 1
-            return torch.from_numpy(action).to(row["obs"].device)  # sync
+            return action.to(row["obs"].device)  # sync
 
         return sample
 

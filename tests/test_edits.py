@@ -233,8 +233,15 @@ FORKS = {
         PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n",
                    "    with torch.autocast('cpu', torch.bfloat16):\n"
                    "        return agent.policy(obs).sample()\n")), "PyTorch"),
-    "an argument by its name": (PPO, swap(("act(agent, obs[step])", "act(agent, obs=obs[step])")),
-                                "NumPy"),
+    "arguments by their names": (
+        PPO, swap(("act(agent, obs[step])", "act(obs=obs[step], agent=agent)")), "NumPy"),
+    "batch normalisation": (
+        PPO, swap(("            nn.Tanh(),\n",
+                   "            nn.BatchNorm1d(64),\n            nn.Tanh(),\n", 4),
+                  ("agent(storage[\"obs\"])", "agent(storage[\"obs\"].flatten(0, 1))"),
+                  ("probs, storage[\"values\"][:] =", "probs, storage[\"values\"].view(-1)[:] ="),
+                  ("storage[\"logprobs\"][:] = probs", "storage[\"logprobs\"].view(-1)[:] = probs"),
+                  ("(storage[\"actions\"])", "(storage[\"actions\"].view(-1))")), "PyTorch"),
     "noise in the network": (
         PPO, both(swap(("class Agent(nn.Module):\n", NOISY)),
                   swap((LAYER, LAYER + "            Noisy(),\n", 2))), "PyTorch"),

@@ -629,7 +629,7 @@ SEEN = "act(agent, obs[step]"
 NUMPY = [
     ("the first weights for ever", DERIVED,
      "in_numpy(globals().setdefault('first', copy.deepcopy(layers)))"),
-    ("the critic acts", DERIVED, "in_numpy(agent.critic)"),
+    ("the critic acts", DERIVED, "in_numpy(known.critic)"),
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("an observation late", SEEN, SEEN.replace("step", "max(step - 1, 0)")),
     ("another environment's observation", SEEN, SEEN.replace("[step]", "[step].roll(1, 0)")),
@@ -656,9 +656,7 @@ CLOCKS = [
     ("product for quotient", "(logits - row)", "(logits + row)"),
     ("greedy by NumPy", "(logits - row)", "logits"),
     ("uniform noise by NumPy", "row.exponential_()", "row.uniform_()"),
-    ("the check draws other numbers",
-     "            rng.set_rng_state(state)\n            self.step = self.derived",
-     "            self.step = self.derived"),
+    ("the check's draws count", "            rng.set_rng_state(drawn)\n", ""),
 ]  # fmt: skip
 MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
 NOISE = "actor_mean(obs.cpu().numpy()) + row * std"
@@ -697,11 +695,11 @@ FAST_CLOCKS = [
     ("one noise for all steps", "log_noise[self.t]", "log_noise[0]"),
     ("one noise for all environments", "log_noise[self.t]", "log_noise[self.t, :1]"),
     ("uniform noise by NumPy", "x.exponential_()", "x.uniform_()"),
-    ("log-probabilities unnormalised", "logits - top - np.log(", "logits - top - 0 * np.log("),
+    ("log-probabilities unnormalised", "x - x.logsumexp(-1, keepdim=True)", "x"),
 ]  # fmt: skip
 HOST = "numpy_weights(host)"
 BEFORE_TRY = "            rng.set_rng_state(state)\n            self.t,"
-STORED_BY_NUMPY = '{"actions": action, "logprobs": logprob'
+STORED_BY_NUMPY = '{"actions": action, "values": torch.from_numpy(value)'
 NEXT_STATE = "torch.from_numpy(state).to(device)"
 FAST_MEMORY = [
     ("the first weights for ever", HOST,
@@ -709,9 +707,9 @@ FAST_MEMORY = [
     ("another network acts", HOST, HOST.replace("(host)", "(Agent(envs))")),
     ("the try is a step", "else\")\n            self.t = 0\n", "else\")\n"),
     ("the try draws other numbers", BEFORE_TRY, "            self.t,"),
-    ("actions are not stored", STORED_BY_NUMPY, '{"logprobs": logprob'),
-    ("log-probabilities are not stored", STORED_BY_NUMPY, '{"actions": action'),
-    ("values are not stored", ', "values": value', ""),
+    ("actions are not stored", STORED_BY_NUMPY, '{"values": torch.from_numpy(value)'),
+    ("log-probabilities are not stored", 'found["logprobs"] = ', "_ = "),
+    ("values are not stored", STORED_BY_NUMPY, '{"actions": action'),
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("NumPy's memory is not handed on", NEXT_STATE, "lstm_state"),
     ("NumPy's memory is never zeroed", "axis=1) * (dones == 0)[:, None]", "axis=1)"),
@@ -735,7 +733,7 @@ FAST_MEMORY_GAUSSIAN = [
 FAST_ATTENTION = [
     FAST_MEMORY[0],
     *FAST_MEMORY[2:8],
-    ("NumPy's memory is not stored", ', "memory": added', ""),
+    ("NumPy's memory is not stored", 'found["memory"] = ', "_ = "),
     ("NumPy sees the episode before", "-1, -1) > ages[:, None]", "-1, -1) > 9 + ages[:, None]"),
     ("NumPy's read off by 1e-3", "weigh /= weigh.sum(", "weigh /= 1.001 * weigh.sum("),
 ]  # fmt: skip

@@ -227,6 +227,19 @@ def cells(row):
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
+def test_p_is_the_share_of_deals():
+    """Of the 20 deals of six numbers to two sides, the given one and its mirror are as far apart;
+    where there are too many to count, some of them tell the same but for chance."""
+    assert stats.permutation_p([1, 2, 3], [4, 5, 6]) == 0.1
+    assert stats.permutation_p([1, 5], [2, 3, 4]) == 1.0, "means are equal"
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0, 1, 10), rng.normal(0.8, 1, 10)
+    counted = stats.permutation_p(a, b)
+    with mock.patch.object(stats, "comb", lambda n, k: 10**6):
+        drawn = stats.permutation_p(a, b)
+    assert counted != drawn and abs(counted - drawn) < 0.01 and 0.01 < counted < 0.5
+
+
 def test_ratios_are_of_the_same_round():
     found = session("simulator", [8000.0, 800.0, 80.0]) + session(EAGER, [2000.0, 100.0, 10.0])
     found += session(f"{FAST}:compile", [3000.0, 200.0, 40.0])

@@ -471,7 +471,8 @@ def effects_table(records: list[dict]) -> str:
             cell = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
             sure = corrected[idea, env_id] < 0.05
             cell = f"**{cell}**" if sure else cell
-            cells.append(f"{cell}, {chances[idea, env_id]:.3f}")
+            p = chances[idea, env_id]
+            cells.append(f"{cell}, {'< 0.001' if p < 0.0005 else f'{p:.3f}'}")
         speed = np.mean(
             [
                 np.median(values(found[idea, x])) / np.median(values(found["none", x]))

@@ -338,8 +338,8 @@ def test_killed_and_interrupted(tmp_path):
     done = checkpoint_of(tmp_path / "runs")["global_step"]
     (run_dir / "checkpoint.tmp").write_bytes(b"half of it")
 
-    def moved():
-        return checkpoint_of(tmp_path / "runs")["global_step"] > done > 0
+    def moved():  # past the first iteration's checkpoint, after which signals are caught
+        return checkpoint_of(tmp_path / "runs")["global_step"] > done + 16 > 16
 
     process = start("ppo", "--resume", run_dir, cwd=tmp_path, until=moved)
     process.send_signal(signal.SIGTERM)

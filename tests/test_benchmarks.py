@@ -313,7 +313,7 @@ def test_all_reduce_is_timed(tmp_path):
 
 
 def test_what_stands_side_by_side_is_of_one_sitting():
-    """A machine's sessions of a day, the newest of each pair, on the script's own environments;
+    """A machine's sessions of two days, the newest of each pair, on the script's own environments;
     of all such sets the one of most pairs, of these the newest."""
     other = {"pair": "ppo", "num_envs": 4}
     day = "2026-01-03T"
@@ -324,7 +324,9 @@ def test_what_stands_side_by_side_is_of_one_sitting():
     found += session(EAGER, [5.0], session=f"{day}08")
     shown = [[r["sps"] for r in same] for same in choose.sitting(found)]
     assert shown == [[2.0], [5.0]]
-    found += session(EAGER, [6.0], session=f"{day}10") + session(EAGER, [7.0], session="2027-01-01")
+    found += session(EAGER, [6.0], session="2026-01-04T10") + session(
+        EAGER, [7.0], session="2027-01-01"
+    )
     assert [[r["sps"] for r in same] for same in choose.sitting(found)] == shown
     found += session("ppo", [8.0], session="2026-01-04T01", cores=1, **other)
     found += session(EAGER, [9.0], session="2026-01-04T01", cores=1)

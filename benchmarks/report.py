@@ -19,7 +19,8 @@ from lib.choose import of_today, sitting, tuned
 from lib.pairs import PAIRS, changes
 from lib.records import RESULTS, ROOT, read
 
-PAGES = ("README.md", "ppo/README.md", "benchmarks/README.md", "benchmarks/results/LOG.md")
+PAGES = ("README.md", "benchmarks/README.md", "benchmarks/results/LOG.md", "ppo/README.md")
+PAGES += ("ppo/SCRIPTS.md", "ppo/USING.md", "ppo/ideas/README.md")
 NONE = "*There are no records of today's code.*"
 
 

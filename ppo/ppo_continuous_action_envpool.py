@@ -6,7 +6,7 @@
 Not here: what EnvPool does not have (ppo_continuous_action.py), discrete actions (ppo.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, CleanRL's; N, T, vf_coef and
 max_grad_norm, Sample Factory's; ELU, arXiv:1511.07289; the other defaults, runs of this script
-(ppo/README.md); normalisation, Gymnasium's vector wrappers.
+(ppo/SCRIPTS.md); normalisation, Gymnasium's vector wrappers.
 
 Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N rows, M minibatch.
 `sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:

@@ -6,7 +6,7 @@
 Not here: what EnvPool does not have (ppo.py), continuous actions
 (ppo_continuous_action_envpool.py), a memory (ppo_lstm.py).
 Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's ppo.py;
-the defaults, runs of this script (ppo/README.md).
+the defaults, runs of this script (ppo/SCRIPTS.md).
 
 Shapes: T num_steps, N num_envs, D observation size, A number of actions, B = T * N, M minibatch.
 `sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:

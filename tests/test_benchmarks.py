@@ -384,7 +384,7 @@ def test_which_script():
     found += learning(script, 900, **more, seconds=900.0, date="2026-01-01", cores=1)
     found += learning(script, 900, **more | {"until": 4}) + learning("ppo", 900, **more)
     rows = [cells(row) for row in tables.which(found).splitlines()]
-    assert rows[2][:2] == ["[`ppo`](ppo/README.md#ppo)", pairs.PAIRS["ppo"].purpose]
+    assert rows[2][:2] == ["[`ppo`](ppo/SCRIPTS.md#ppo)", pairs.PAIRS["ppo"].purpose]
     assert rows[2][2:] == ["CartPole-v1, 0.5M steps", "200 ± 100 (3 seeds)", "1.5, 2 cores"]
     assert [row[2:] for row in rows[3:]] == [["not measured", "", ""]] * (len(rows) - 3)
     assert {name for name, _ in PAIRS} == set(pairs.PAIRS)

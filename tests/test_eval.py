@@ -644,7 +644,7 @@ def test_what_onnx_needs_is_named(runs, tmp_path, monkeypatch, capsys):
 
 def deployed(eager, path):
     """The guide's program that plays with ONNX Runtime, with its lines for a kind of policy."""
-    guide = (PPO / "README.md").read_text()
+    guide = (PPO / "USING.md").read_text()
     (program,) = re.findall(
         r"```python\n(import gymnasium[^`]+?onnxruntime.+?)```", guide, re.DOTALL
     )

@@ -480,7 +480,7 @@ def effects_table(records: list[dict]) -> str:
                 if (idea, x) in found
             ]
         )
-        link, count = f"[`{idea}`](ideas/{idea}.patch)", changed_lines(idea)
+        link, count = f"[`{idea}`]({idea}.patch)", changed_lines(idea)
         rows.append((np.mean(gains), [link, str(count), *cells, f"{speed:.2f}"]))
     first = ["without", "", *(spread(*mean_std(found["none", x])) for x in tasks), "1"]
     rows = [first, *(row for _, row in sorted(rows, key=lambda x: -x[0]))]
@@ -508,7 +508,7 @@ def forks_table(records: list[dict]) -> str:
         link = f"`--patch` [`{name}`](ppo/ideas/{name}.patch)"
         row = [spread(*mean_std(found[name, env_id])), f"{difference(a, b):+,.0f} [{ends}]"]
         rows.append([link, str(changed_lines(name)), *row])
-    header = ["a [fork](ppo/README.md#ideas)", "lines", f"{env_id}, 1M steps", "difference [95%]"]
+    header = ["a [fork](ppo/ideas/README.md)", "lines", f"{env_id}, 1M steps", "difference [95%]"]
     seeds = f"{len(plain)} seeds each, {when([r for x in found.values() for r in x])}"
     return f"{rows_of(header, rows)}\n\n*{machine(plain[0])} a run; {seeds}.*"
 
@@ -588,7 +588,7 @@ def ideas_table() -> str:
         source = re.search(r"(?ms)^Source: (.+?)\.?\n(?=\w+: )", head)[1]
         source = re.sub(r"arXiv:([\d.]+\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
         count = str(changed_lines(path.stem))
-        cells = [f"[`{path.stem}`](ideas/{path.name})", what, source, count]
+        cells = [f"[`{path.stem}`]({path.name})", what, source, count]
         rows.append([" ".join(cell.split()) for cell in cells])
     return rows_of(["idea", "what it changes", "source", "lines"], rows, text=3)
 
@@ -638,9 +638,9 @@ def which(records: list[dict]) -> str:
             same = [r for r in runs if machine(r) == machine(last)]
             what = f"{about.env_id}, {about.steps / 1e6:g}M steps"
             if "--" in about.mode:
-                what += ", [with flags](ppo/README.md#more-commands)"
+                what += ", [with flags](ppo/USING.md#all-commands)"
             cells = [what, over_seeds(same), f"{took(same)}, {cores(last['cores'])}"]
-        rows.append([f"[`{name}`](ppo/README.md#{name})", about.purpose, *cells])
+        rows.append([f"[`{name}`](ppo/SCRIPTS.md#{name})", about.purpose, *cells])
     header = ["script", "for", "fast version on", "return", "minutes"]
     return rows_of(header, rows, text=3)
 

@@ -46,7 +46,9 @@ from lib.records import (
 from lib.stats import bootstrap, difference, iqm, permutation_p, seeds_as_one, values
 from lib.tables import rows_of
 
-NEEDED = ("env_id", "seed", "total_timesteps", "runs_dir")
+# what a comparison gives each run, and its own flags for that
+OWN = {"env_id": "--env-ids", "seed": "--seeds", "total_timesteps": "--total-timesteps"}
+OWN |= {"runs_dir": "--folder"}
 SAME = ("code", "env_id", "seed", "total_timesteps", "flags")  # of two runs that are one
 
 
@@ -77,7 +79,9 @@ def side(given: str, common: list[str]) -> Side:
     asked = [word.partition("=")[0] for word in (*own, *common) if re.match("--[a-z]", word)]
     asked = [word.removeprefix("--").replace("-", "_") for word in asked]
     have = known | {f"no_{word}": None for word in known}
-    if missing := [word for word in (*NEEDED, *asked) if word not in have]:
+    if taken := [OWN[word] for word in asked if word in OWN]:
+        raise Failure(f"for both sides, before any --: {', '.join(taken)}")
+    if missing := [word for word in (*OWN, *asked) if word not in have]:
         flags = ", ".join(f"--{word.replace('_', '-')}" for word in missing)
         raise Failure(f"{path.name} has no {flags}")
     return Side(" ".join([path.stem, *own]), path, own, text)

@@ -6,7 +6,7 @@
 #                                           status 1 if one failed
 #
 # 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 HalfCheetah-v5 in 4,096 worlds of
-# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the guide's flags, seeds 1 to 3
+# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md, seeds 1 to 3
 # as far as the time goes; 4 Breakout's other forms, vectors captured, eager and on the CPU, and where
 # the device's time goes. When a part's time is over, what still runs is interrupted and what comes
 # after it is left out; records are there as runs end. A part goes on with its runs of learning, which

@@ -284,6 +284,8 @@ def test_compare(tmp_path, here, monkeypatch):
         (["ppo", "ppo_torchcompile", "--", "--compile"], "ppo.py has no --compile"),
         (["ppo", "ppo:no-such"], "ppo.py has no --no-such"),
         (["ppo", "nowhere/ppo"], "no script 'nowhere/ppo'"),
+        (["ppo", "ppo --ent-coef 0", "--", "--env-id", "X"], "before any --: --env-ids"),
+        (["ppo", "ppo --seed=3"], "before any --: --seeds"),
     ],
 )
 def test_what_cannot_be_compared(words, said, tmp_path, here, monkeypatch):

@@ -205,11 +205,11 @@ def test_flags_exist(text):
     known = {
         "--" + f.name.replace("_", "-") for n in SCRIPTS for f in dataclasses.fields(load(n).Args)
     }
-    known |= {flag.replace("--", "--no-", 1) for flag in known} | OTHER_FLAGS
     known |= {"--" + f.name.replace("_", "-") for f in dataclasses.fields(load("ppo_eval").Args)}
     for path in (PPO / "ideas").glob("*.patch"):
         flags = re.findall(r"(?m)^\+    (\w+): \w+ = ", path.read_text())
         known |= {"--" + flag.replace("_", "-") for flag in flags}
+    known |= {flag.replace("--", "--no-", 1) for flag in known} | OTHER_FLAGS
     for path in (ROOT / "benchmarks").rglob("*.py"):
         known |= set(re.findall(r'(?:add|add_argument)\("(--[a-z-]+)"', path.read_text()))
     text = "\n".join(

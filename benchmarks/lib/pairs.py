@@ -78,7 +78,10 @@ PAIRS = {
         "ppo_atari_envpool", "Atari on ALE's own simulator", "ALE/Pong-v5", 1_800_000, PONG
     ),
     "ppo_pixels": Pair(
-        "ppo_atari", "images of one's own: MinAtar", "MinAtar/Breakout-v1", 1_000_000
+        "ppo_atari",
+        "images of one's own, one of n actions: MinAtar",
+        "MinAtar/Breakout-v1",
+        1_000_000,
     ),
     "ppo_atari_envpool_multigpu": Pair("ppo_atari_envpool", "Atari, one process per GPU"),
     "ppo_atari_envpool_lstm": Pair(

@@ -509,8 +509,9 @@ def forks_table(records: list[dict]) -> str:
         row = [spread(*mean_std(found[name, env_id])), f"{difference(a, b):+,.0f} [{ends}]"]
         rows.append([link, str(changed_lines(name)), *row])
     header = ["a [fork](ppo/ideas/README.md)", "lines", f"{env_id}, 1M steps", "difference [95%]"]
-    seeds = f"{len(plain)} seeds each, {when([r for x in found.values() for r in x])}"
-    return f"{rows_of(header, rows)}\n\n*{machine(plain[0])} a run; {seeds}.*"
+    first, *_, last = sorted(r["seed"] for r in plain)
+    where = f"{machine(plain[0])} a run, {when([r for x in found.values() for r in x])}"
+    return f"{rows_of(header, rows)}\n\n*{where}; seeds {first} to {last}, not those above.*"
 
 
 def families_table(records: list[dict]) -> str:
@@ -638,7 +639,7 @@ def which(records: list[dict]) -> str:
             same = [r for r in runs if machine(r) == machine(last)]
             what = f"{about.env_id}, {about.steps / 1e6:g}M steps"
             if "--" in about.mode:
-                what += ", [with flags](ppo/USING.md#all-commands)"
+                what += f", [with flags](ppo/SCRIPTS.md#{name})"
             cells = [what, over_seeds(same), f"{took(same)}, {cores(last['cores'])}"]
         rows.append([f"[`{name}`](ppo/SCRIPTS.md#{name})", about.purpose, *cells])
     header = ["script", "for", "fast version on", "return", "minutes"]

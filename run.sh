@@ -15,7 +15,7 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py, or with a file of yours by its path, a process a
                             GPU if it imports torch.distributed; ppo_eval scores, films or exports
   ./run.sh NAME --help      the flags of that script
-  ./run.sh fork NAME PATH   copy a pair to PATH.py and PATH_torchcompile.py; --patch IDEA: change both
+  ./run.sh fork NAME PATH   copy a pair to PATH.py and PATH_torchcompile.py; --patch IDEA, --edited
   ./run.sh check NAME       whether a pair, or a fork's, still is one, and how fast; --compile as well
   ./run.sh compare A B      which of two scripts returns more, over 10 seeds each; --help: its flags
   ./run.sh recipe [NAME]    the tasks of ppo/recipes.toml, trained in minutes on a core; runs one

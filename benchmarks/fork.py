@@ -7,6 +7,10 @@ writes ~/idea/my_ppo.py and ~/idea/my_ppo_torchcompile.py. A patch is one of ppo
 or what `git diff` makes of the eager version. `git apply` has to take it on both files, with the
 lines around a hunk as they are. Several are merged, if they change other lines or add lines to the
 same place; else it says which collide, and where.
+
+    ./run.sh fork ppo_continuous_action ~/idea/my_ppo --edited
+
+writes the fast version alone, from ~/idea/my_ppo.py as you have edited it since.
 """
 
 import argparse
@@ -56,23 +60,35 @@ def apply(patch: Path, path: Path, shown: str) -> None:
     raise Misfit(f"{near(patch)} does not fit {shown}: {said or done.stderr.strip()}")
 
 
+def three_ways(mine: str, base: str, other: str, beside: bool = False) -> str:
+    """What two texts have made of a base, by git merge-file; where both add lines, mine are first.
+    ValueError has the first line that both change; with `beside`, mine may add lines beside it."""
+
+    def settled(found: re.Match) -> str:
+        ours, common, theirs = found.groups()
+        if common and not (beside and common in ours):
+            raise ValueError(common.splitlines()[0].strip())
+        return ours.replace(common, theirs, 1) if common else ours + theirs
+
+    with tempfile.TemporaryDirectory() as place:
+        for name, text in (("mine", mine), ("base", base), ("other", other)):
+            Path(place, name).write_text(text)
+        words = ["git", "merge-file", "-p", "--diff3", "mine", "base", "other"]
+        done = subprocess.run(words, cwd=place, capture_output=True, text=True)
+    return CONFLICT.sub(settled, done.stdout)
+
+
 def merged(patch: Path, path: Path, before: str) -> str:
     """The text of a file, which other patches have changed from `before`, with this patch as well;
     Failure names the first line that both change."""
     mine = path.read_text()
     path.write_text(before)
     apply(patch, path, path.name)
-    base, other = path.with_name("base"), path.with_name("other")
-    base.write_text(before)
-    other.write_text(path.read_text())
-    path.write_text(mine)
-    words = ["git", "merge-file", "-p", "--diff3", path.name, base.name, other.name]
-    done = subprocess.run(words, cwd=path.parent, capture_output=True, text=True)
-    for _, common, _ in CONFLICT.findall(done.stdout):
-        if common:  # else both add lines, and both may stay
-            line = common.splitlines()[0].strip()
-            raise Failure(f"{near(patch)} collides with a patch before it: both change '{line}'")
-    return CONFLICT.sub(lambda found: found[1] + found[3], done.stdout)
+    try:
+        return three_ways(mine, before, path.read_text())
+    except ValueError as line:
+        said = f"{near(patch)} collides with a patch before it: both change '{line}'"
+        raise Failure(said) from None
 
 
 def idea(given: str) -> Path:
@@ -107,6 +123,12 @@ def near(path: Path) -> str:
     return shlex.quote(str(path.resolve()))
 
 
+def door() -> str:
+    """run.sh, as it is typed here."""
+    run = near(ROOT / "run.sh")
+    return run if "/" in run else f"./{run}"
+
+
 def write(texts: dict[Path, str]) -> None:
     """New files, all or none; FileExistsError if one is there."""
     written = []
@@ -121,12 +143,35 @@ def write(texts: dict[Path, str]) -> None:
         raise
 
 
+def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
+    """Writes the fast version of an edited eager one, and keeps that before with a ~."""
+    eager, fast = mine
+    if patches:
+        raise Failure("--edited takes the edits of PATH.py alone, no --patch")
+    try:
+        texts = (path.read_text() for path in (sources[1], sources[0], eager))
+        text = three_ways(*texts, beside=True)  # nearly all hunks of a fast version only add
+    except ValueError as line:
+        said = f"{near(eager)} changes '{line}', as {near(sources[1])} does: change both by hand"
+        raise Failure(said) from None
+    kept = ""
+    if fast.exists() and fast.read_text() != text:
+        before = fast.with_name(f"{fast.name}~")
+        os.replace(fast, before)
+        kept = f"; the one before is {near(before)}"
+    fast.write_text(text)
+    print(f"{near(fast)} has the edits of {near(eager)}{kept}. Next:")
+    print(f"  check    {door()} check {near(eager)} --compile")
+    return 0
+
+
 def main() -> int:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("run.sh fork", description=__doc__, formatter_class=form)
     parser.add_argument("name", metavar="NAME", help="of a pair in ppo/, or a path")
     parser.add_argument("path", metavar="PATH", type=Path, help="of the new pair")
     parser.add_argument("--patch", nargs="+", action="extend", default=[], help="names or files")
+    parser.add_argument("--edited", action="store_true", help="PATH.py is there: its fast version")
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `| head`: no traceback
     args = parser.parse_args()
     stem = args.path.name.removesuffix(".py").removesuffix("_torchcompile")
@@ -134,6 +179,8 @@ def main() -> int:
     mine = [folder / f"{stem}.py", folder / f"{stem}_torchcompile.py"]
     try:
         sources, texts = versions(args.name), {}
+        if args.edited:
+            return follow(sources, mine, args.patch)
         patches = [*map(idea, args.patch)]
         for patch in patches:
             if sources[0].parent == ROOT / "ppo" and not fits(patch, sources[0].stem):
@@ -162,15 +209,14 @@ def main() -> int:
     except (Failure, OSError) as failure:
         print(f"run.sh fork: {failure}. Nothing was written.", file=sys.stderr)
         if isinstance(failure, Misfit):
-            three = " ".join(map(near, (mine[1], sources[0], mine[0])))
+            again = f"{door()} fork {args.name} {near(mine[0])} --edited"
             print(
                 "To merge what does not fit: fork without it, make the change in "
-                f"{near(mine[0])}, then\n    git merge-file {three}",
+                f"{near(mine[0])}, then\n    {again}",
                 file=sys.stderr,
             )
         return 2
-    run, (eager, fast), source = near(ROOT / "run.sh"), map(near, mine), near(sources[0])
-    run = run if "/" in run else f"./{run}"
+    run, (eager, fast), source = door(), map(near, mine), near(sources[0])
     more = "".join(f" {heading(patch)['Flags']}" for patch in patches if "Flags" in heading(patch))
     print(f"{eager} and {fast} are written. Next:")
     for what, line in (
@@ -178,6 +224,7 @@ def main() -> int:
         ("", f"{run} {fast} --compile{more}"),
         ("diff", f"diff -u {source} {eager}"),
         ("", f"diff -u {eager} {fast}"),
+        ("edit", f"{eager}, then {run} fork {args.name} {eager} --edited"),
         ("check", f"{run} check {eager} --compile"),
         ("compare", f"{run} compare {source} {eager}"),
     ):

@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from fork import three_ways
 from helpers import PPO as PPO_FOLDER
 from helpers import git_applied, insert, run_main, scalars
 from test_parity import differences
@@ -703,6 +704,7 @@ def test_one_patch_fits_both(what, name, tmp_path):
     after = edit(before)
     assert after != before
     patched = git_applied(before, after, other, tmp_path / "git")
+    assert patched == three_ways(other, before, after, beside=True), "as fork --edited has it"
     if name == "ppo_atari_envpool" and what not in ("a narrow network", "anneal the entropy"):
         compile(patched, name, "exec")  # the same text in the same places; Atari takes seconds
         return

@@ -106,7 +106,7 @@ def test_all_or_nothing(tmp_path):
     (tmp_path / "two.patch").write_text(PATCH + PATCH.replace("ppo.py", "ppo_rnd.py"))
     done = fork(tmp_path / "idea/mine", tmp_path / "half.patch")
     assert done.returncode == 2
-    for word in ("half.patch", "ppo/ppo_torchcompile.py", "hunk 1 of 2", "git merge-file"):
+    for word in ("half.patch", "ppo/ppo_torchcompile.py", "hunk 1 of 2", "--edited"):
         assert word in done.stderr
     assert "hunk 2" not in done.stderr
     done = fork(tmp_path / "idea/mine", tmp_path / "two.patch")
@@ -137,19 +137,45 @@ def test_ideas_together(tmp_path):
     assert len([*tmp_path.iterdir()]) == 2
 
 
-def test_git_merge_file_takes_what_does_not_fit(tmp_path):
-    """The way that the message names."""
+def test_edited(tmp_path):
+    """A fast version follows its eager one: lines where no patch fits, and one beside which it has
+    added lines; a second time nothing changes, and what stood there is kept."""
     fork(tmp_path / "mine")
-    for words in (
-        ["git", "apply", "-"],
-        ["git", "merge-file", "mine_torchcompile.py", PPO / "ppo.py", "mine.py"],
-    ):
-        text = HALF.replace("ppo/ppo.py", "mine.py")
-        done = subprocess.run(words, input=text, cwd=tmp_path, text=True, capture_output=True)
-        assert done.returncode == 0, done.stderr
-    merged = (tmp_path / "mine_torchcompile.py").read_text()
-    added = [line[1:] for line in HALF.splitlines() if line.startswith("+ ")]
-    assert len(added) == 2 and all(f"{line}\n" in merged for line in added)
+    eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
+    before = fast.read_text()
+    text = HALF.replace("ppo/ppo.py", "mine.py")
+    subprocess.run(["git", "apply", "-"], input=text, cwd=tmp_path, text=True, check=True)
+    burnin = "measure_burnin: int = 3", "measure_burnin: int = 4"
+    eager.write_text(eager.read_text().replace(*burnin))
+    for _ in range(2):
+        done = tool("fork", "ppo", eager, "--edited")
+        assert done.returncode == 0 and "has the edits of" in done.stdout, done.stderr
+        added = [line[1:] for line in HALF.splitlines() if line.startswith("+ ")]
+        lines = fast.read_text().splitlines()
+        assert len(added) == 2 and all(lines.count(line) == 1 for line in added)
+        left = "\n".join(line for line in lines if line not in added) + "\n"
+        assert left == before.replace(*burnin) != before
+        assert fast.with_name(f"{fast.name}~").read_text() == before
+    fast.unlink()  # as of a file that was copied alone
+    assert tool("fork", "ppo", eager, "--edited").returncode == 0
+    assert fast.read_text().splitlines() == lines
+
+
+def test_what_does_not_follow(tmp_path):
+    """A line that the fast version rewrites is named, and nothing is written."""
+    name = "ppo_atari_envpool"
+    assert tool("fork", name, tmp_path / "mine").returncode == 0
+    eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
+    before = fast.read_text()
+    line = "            action = act(agent, row)\n"
+    assert eager.read_text().count(line) == 1
+    eager.write_text(eager.read_text().replace(line, line.replace("agent", "average")))
+    done = tool("fork", name, eager, "--edited")
+    assert done.returncode == 2 and "change both by hand" in done.stderr, done
+    assert fast.read_text() == before and len([*tmp_path.iterdir()]) == 2
+    for words, said in ((["--patch", "spo"], "no --patch"), ([], "none.py")):
+        done = tool("fork", "ppo", tmp_path / "none", "--edited", *words)
+        assert done.returncode == 2 and said in done.stderr and "Nothing was written" in done.stderr
 
 
 @pytest.fixture(scope="module")

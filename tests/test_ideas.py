@@ -58,10 +58,13 @@ def test_the_form_of_a_patch(path, tmp_path):
     assert 1 <= len(re.findall(r"(?m)^[+-]", body)) <= LINES
     assert max(len(line) for line in text.splitlines()) <= 101
     for eager, fast in PAIRS:
-        for name in (eager, fast):
-            if eager in fits(path):
-                change = edit(path, tmp_path / name)
-                compile(change((PPO / f"{name}.py").read_text()), name, "exec")
+        if eager in fits(path):
+            before = [(PPO / f"{name}.py").read_text() for name in (eager, fast)]
+            one, two = (edit(path, tmp_path / eager)(text) for text in before)
+            compile(one, eager, "exec")
+            compile(two, fast, "exec")
+            # and `fork --edited` would have made the same of it
+            assert fork.three_ways(before[1], before[0], one, beside=True) == two
 
 
 def representative(names):

@@ -124,6 +124,7 @@ def parts(folder: Path) -> dict[str, str]:
         "ideas": tables.ideas_table(),
         "families": families and tables.families_table(families),
         "effects": tables.effects_table(read(folder / "ideas.jsonl")),
+        "effects_by_task": tables.effects_by_task(read(folder / "ideas.jsonl")),
         "forks": tables.forks_table(read(folder / "ideas.jsonl")),
         "faults": tables.faults_table(read(folder / "faults.jsonl")),
         "simulators": tables.simulators_table(read(folder / "simulators.jsonl")),

@@ -240,6 +240,36 @@ def test_p_is_the_share_of_deals():
     assert counted != drawn and abs(counted - drawn) < 0.01 and 0.01 < counted < 0.5
 
 
+def test_a_change_over_several_tasks():
+    """Relative to each task's mean; one task is as its own permutation test has it, two that agree
+    leave less to chance, two that do not agree leave all."""
+    up, down = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]), ([40.0, 50.0, 60.0], [-25.0, -15.0, -35.0])
+    change, low, high, p = stats.across([up])
+    assert change == 1.5 and low < change < high and p == pytest.approx(0.1, abs=0.01)
+    assert stats.across([up, up])[3] < 0.02
+    change, _, _, p = stats.across([up, down])
+    assert change == 0.0 and p == 1.0
+
+
+def test_what_an_idea_is_worth():
+    """A gain on one task beyond chance, noise on the other; what has no patch does not count."""
+    about = {"cpu": "C", "cores": 1, "gpu": None, "date": "2026-11-28T00:00:00Z", "code": "x"}
+
+    def runs(idea, env_id, mean, speed=100.0, seeds=10):
+        each = ({"seed": seed, "mean_return": mean + seed % 5} for seed in range(seeds))
+        return [about | r | {"idea": idea, "env_id": env_id, "sps": speed} for r in each]
+
+    records = [*runs("none", "A-v0", 10, seeds=12), *runs("none", "B-v0", 100)]
+    records += [*runs("spo", "A-v0", 20, 50.0), *runs("spo", "B-v0", 100, 50.0)]
+    records += [*runs("elu", "B-v0", 99), *runs("no_such", "A-v0", 90)]
+    rows = [line.split(" | ") for line in tables.effects_table(records).splitlines()[2:4]]
+    assert [row[0][2:10] for row in rows] == ["[`spo`](", "[`elu`]("]
+    assert rows[0][2] == "0.50" and rows[0][4] == "A-v0 +10 |"
+    assert rows[0][3].startswith("**+4") and rows[0][3].endswith("**, < 0.001 (2)")
+    assert rows[1][3].startswith("-1% [") and rows[1][3].endswith(" (1)") and rows[1][4] == " |"
+    assert "**+10 [+9 to +11]**, < 0.001" in tables.effects_by_task(records)
+
+
 def test_ratios_are_of_the_same_round():
     found = session("simulator", [8000.0, 800.0, 80.0]) + session(EAGER, [2000.0, 100.0, 10.0])
     found += session(f"{FAST}:compile", [3000.0, 200.0, 40.0])

@@ -47,6 +47,7 @@ from lib.pairs import PAIRS
 from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
 from lib.records import ROOT, code, defaults, pair, part
 from lib.stats import (
+    across,
     bootstrap,
     difference,
     groups,
@@ -446,50 +447,87 @@ def apart(records: list[dict]) -> str:
     return rows_of(header, rows, text=2)
 
 
-def effects_table(records: list[dict]) -> str:
-    """What each patch of ppo/ideas changes on each task: a row an idea, the largest gains first."""
+def chance(p: float) -> str:
+    """A p value, to three digits."""
+    return "< 0.001" if p < 0.0005 else f"{p:.3f}"
+
+
+def compared(records: list[dict]) -> tuple[dict, list[str], list[str], dict]:
+    """Of effects: the runs, the tasks, the ideas, those with the largest mean gain first, and by
+    (idea, task) p after Holm's correction for all of them."""
     found = effects(records)
-    if not found:
-        return ""
     tasks = list(dict.fromkeys(env_id for _, env_id in found))
-    ideas = list(dict.fromkeys(idea for idea, _ in found))
-    comparisons = [(idea, env_id) for idea, env_id in found if idea != "none"]
-    chances, rows = {}, []
-    for idea, env_id in comparisons:
-        a, b = (values(found[x, env_id], "mean_return") for x in ("none", idea))
-        chances[idea, env_id] = permutation_p(a, b)
+    chances = {
+        (idea, env_id): permutation_p(*returns_of(found, idea, env_id))
+        for idea, env_id in found
+        if idea != "none"
+    }
     corrected = dict(zip(chances, holm([*chances.values()]), strict=True))
-    for idea in (idea for idea in ideas if idea != "none"):
-        cells, gains = [], []
-        for env_id in tasks:
-            if not (runs := found.get((idea, env_id))):
-                cells.append("")
-                continue
-            a, b = (values(x, "mean_return") for x in (found["none", env_id], runs))
-            low, high = bootstrap(difference, a, b)
-            gains.append(difference(a, b) / abs(np.mean(a)))
-            cell = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
-            sure = corrected[idea, env_id] < 0.05
-            cell = f"**{cell}**" if sure else cell
-            p = chances[idea, env_id]
-            cells.append(f"{cell}, {'< 0.001' if p < 0.0005 else f'{p:.3f}'}")
-        speed = np.mean(
-            [
-                np.median(values(found[idea, x])) / np.median(values(found["none", x]))
-                for x in tasks
-                if (idea, x) in found
-            ]
-        )
+    ideas = {idea: over_tasks(found, idea, tasks)[0] for idea, _ in chances}
+    return found, tasks, sorted(ideas, key=lambda idea: -ideas[idea]), corrected
+
+
+def returns_of(found: dict, idea: str, env_id: str) -> tuple[list[float], list[float]]:
+    """Returns on a task without an idea, and with it."""
+    return tuple(values(found[x, env_id], "mean_return") for x in ("none", idea))
+
+
+def over_tasks(found: dict, idea: str, tasks: list[str]) -> tuple[float, float, float, float]:
+    """What `across` says of an idea, over the tasks that it was tried on."""
+    return across([returns_of(found, idea, x) for x in tasks if (idea, x) in found])
+
+
+def effects_table(records: list[dict]) -> str:
+    """What each patch of ppo/ideas changes over its tasks, and on which beyond chance: a row an
+    idea, the largest gain first."""
+    found, tasks, ideas, corrected = compared(records)
+    if not ideas:
+        return ""
+    overall = {idea: over_tasks(found, idea, tasks) for idea in ideas}
+    sure = dict(zip(ideas, holm([overall[idea][3] for idea in ideas]), strict=True))
+    rows = []
+    for idea in ideas:
+        its = [x for x in tasks if (idea, x) in found]
+        speeds = [[np.median(values(found[y, x])) for y in (idea, "none")] for x in its]
+        speed = np.mean([fast / plain for fast, plain in speeds])
+        change, low, high, p = overall[idea]
+        cell = f"{change:+.0%} [{low:+.0%} to {high:+.0%}]"
+        cell = f"{f'**{cell}**' if sure[idea] < 0.05 else cell}, {chance(p)}"
+        beyond = [
+            f"{x} {difference(*returns_of(found, idea, x)):+,.0f}"
+            for x in its
+            if corrected[idea, x] < 0.05
+        ]
         link, count = f"[`{idea}`]({idea}.patch)", changed_lines(idea)
-        rows.append((np.mean(gains), [link, str(count), *cells, f"{speed:.2f}"]))
-    first = ["without", "", *(spread(*mean_std(found["none", x])) for x in tasks), "1"]
-    rows = [first, *(row for _, row in sorted(rows, key=lambda x: -x[0]))]
+        rows.append([link, f"{count}", f"{speed:.2f}", f"{cell} ({len(its)})", "; ".join(beyond)])
     runs = [r for same in found.values() for r in same]
     counts = sorted({len(same) for same in found.values()})
     how = f"{machine(runs[0])} a run, {when(runs)}; seeds each: {' to '.join(map(str, counts))}"
-    how += f"; {len(comparisons)} comparisons, bold where p is below 0.05 after Holm's correction"
-    header = ["idea", "lines", *(f"`{x}`" for x in tasks), "steps/s"]
+    how += f"; bold where p is below 0.05 after Holm's correction for {len(ideas)} ideas, beyond "
+    how += f"chance where it is so for {len(corrected)} pairs of an idea and a task"
+    header = ["idea", "lines", "steps/s", "mean change [95%], p (tasks)", "beyond chance on"]
     return f"{rows_of(header, rows)}\n\n*{how}.*"
+
+
+def effects_by_task(records: list[dict]) -> str:
+    """What each patch of ppo/ideas changes on each task, for the log."""
+    found, tasks, ideas, corrected = compared(records)
+    if not ideas:
+        return ""
+    rows = [["without", *(spread(*mean_std(found["none", x])) for x in tasks)]]
+    for idea in ideas:
+        cells = []
+        for x in tasks:
+            if (idea, x) in found:
+                a, b = returns_of(found, idea, x)
+                low, high = bootstrap(difference, a, b)
+                cell = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
+                cell = f"**{cell}**" if corrected[idea, x] < 0.05 else cell
+                cells.append(f"{cell}, {chance(permutation_p(a, b))}")
+            else:
+                cells.append("")
+        rows.append([f"`{idea}`", *cells])
+    return rows_of(["idea", *(f"`{x}`" for x in tasks)], rows)
 
 
 def forks_table(records: list[dict]) -> str:

@@ -264,19 +264,18 @@ def devices(gpu: list[dict], together: list[list[dict]]) -> str:
         on_gpu = same[0]["gpu"] is not None
         alone = [r for r in same if r["variant"] == "simulator"]
         name = machine(same[0]).removesuffix(" 80GB HBM3")
-        header += [f"{name}, steps/s", "of the simulator", "start-up, s"]
+        header += [name]
         for system, variants in systems.items():
             runs = [r for r in same if r["variant"] == variants[not on_gpu]]
-            cells = ["", "", ""]
-            if runs:
-                wait = [f"{x:.0f}" for x in sorted(values(runs, "startup_s"))] or [""]
-                cells = [f"{sps(runs):,.0f}", times(runs, alone), wait[-1]]
-            rows[system] += cells
+            cell = f"{sps(runs):,.0f} ({times(runs, alone)})" if runs else ""
+            waits = values(runs, "startup_s")
+            rows[system] += [f"{cell}, {max(waits):.0f} s" if waits else cell]
         n = rounds(same)
         beside = f" with {cores(same[0]['cores'])} beside it" * on_gpu
         ran = f"{name}{beside}: {n} round{'s' * (n != '1')}, {when(same)}"
         how.append(ran + commits_of_old(same, ", by the scripts of commit {}"))
-    return f"{rows_of(header, list(rows.values()))}\n\n*{'; '.join(how)}.*"
+    what = "Steps/s, in brackets over those of the simulator; seconds of start-up"
+    return f"{rows_of(header, list(rows.values()))}\n\n*{what}. {'; '.join(how)}.*"
 
 
 def small(gpu: list[dict]) -> str:

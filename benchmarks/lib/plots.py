@@ -182,7 +182,7 @@ def plot_effects(records: list[dict]) -> Figure | None:
     shown = [r for same in found.values() for r in same]
     note = f"Difference of mean returns over the mean without, with its 95% interval, {when(shown)}"
     fig = figure(9, 1.2 + 0.3 * len(ideas), note)
-    axes = fig.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    axes = fig.subplots(1, len(tasks), sharex=True, sharey=True, squeeze=False)[0]
     for ax, env_id in zip(axes, tasks, strict=True):
         plain = values(found["none", env_id], "mean_return")
         size = abs(sum(plain) / len(plain))
@@ -193,8 +193,8 @@ def plot_effects(records: list[dict]) -> Figure | None:
                 ax.plot([x / size for x in ends], [y, y], color=BLUE, lw=1.5)
                 ax.plot(difference(plain, with_it) / size, y, "o", color=BLUE, ms=4)
         ax.axvline(0, color=GREY, lw=0.8)
-        ax.set_title(env_id, fontsize=10)
-        ax.xaxis.set_major_formatter("{x:+.0%}")
+        ax.set_title(env_id, fontsize=9)
+        ax.set_xticks([-0.5, 0, 0.5], ["-50%", "0", "+50%"], fontsize=8)
     axes[0].set_yticks(range(len(ideas)), reversed(ideas))
     return fig
 

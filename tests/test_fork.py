@@ -145,8 +145,8 @@ def test_edited(tmp_path):
     before = fast.read_text()
     text = HALF.replace("ppo/ppo.py", "mine.py")
     subprocess.run(["git", "apply", "-"], input=text, cwd=tmp_path, text=True, check=True)
-    burnin = "measure_burnin: int = 3", "measure_burnin: int = 4"
-    eager.write_text(eager.read_text().replace(*burnin))
+    waits = "measure_burnin: int = 3", "measure_burnin: int = 4"
+    eager.write_text(eager.read_text().replace(*waits))
     for _ in range(2):
         done = tool("fork", "ppo", eager, "--edited")
         assert done.returncode == 0 and "has the edits of" in done.stdout, done.stderr
@@ -154,7 +154,7 @@ def test_edited(tmp_path):
         lines = fast.read_text().splitlines()
         assert len(added) == 2 and all(lines.count(line) == 1 for line in added)
         left = "\n".join(line for line in lines if line not in added) + "\n"
-        assert left == before.replace(*burnin) != before
+        assert left == before.replace(*waits) != before
         assert fast.with_name(f"{fast.name}~").read_text() == before
     fast.unlink()  # as of a file that was copied alone
     assert tool("fork", "ppo", eager, "--edited").returncode == 0

@@ -14,6 +14,7 @@ writes the fast version alone, from ~/idea/my_ppo.py as you have edited it since
 """
 
 import argparse
+import itertools
 import os
 import re
 import shlex
@@ -66,7 +67,7 @@ def three_ways(mine: str, base: str, other: str, beside: bool = False) -> str:
 
     def settled(found: re.Match) -> str:
         ours, common, theirs = found.groups()
-        if common and not (beside and common in ours):
+        if common and not (beside and f"\n{ours}".count(f"\n{common}") == 1):  # whole lines
             raise ValueError(common.splitlines()[0].strip())
         return ours.replace(common, theirs, 1) if common else ours + theirs
 
@@ -143,11 +144,21 @@ def write(texts: dict[Path, str]) -> None:
         raise
 
 
+def format_of(path: Path) -> str:
+    """What a script calls its checkpoints."""
+    return "".join(re.findall(r'^FORMAT = "(.+)"', path.read_text(), re.MULTILINE)[:1])
+
+
 def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
     """Writes the fast version of an edited eager one, and keeps that before with a ~."""
     eager, fast = mine
     if patches:
         raise Failure("--edited takes the edits of PATH.py alone, no --patch")
+    formats = {name: format_of(ROOT / "ppo" / f"{name}.py") for name in PAIRS}
+    its, wanted = format_of(eager), format_of(sources[0])
+    if its != wanted and its in formats.values():
+        of = " or ".join(name for name, text in formats.items() if text == its)
+        raise Failure(f"{near(eager)} has the FORMAT of {of}, not of {sources[0].stem}")
     try:
         texts = (path.read_text() for path in (sources[1], sources[0], eager))
         text = three_ways(*texts, beside=True)  # nearly all hunks of a fast version only add
@@ -156,7 +167,8 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
         raise Failure(said) from None
     kept = ""
     if fast.exists() and fast.read_text() != text:
-        before = fast.with_name(f"{fast.name}~")
+        names = (fast.with_name(f"{fast.name}~{n or ''}") for n in itertools.count())
+        before = next(path for path in names if not path.exists())
         os.replace(fast, before)
         kept = f"; the one before is {near(before)}"
     fast.write_text(text)

@@ -156,6 +156,10 @@ def test_edited(tmp_path):
         left = "\n".join(line for line in lines if line not in added) + "\n"
         assert left == before.replace(*waits) != before
         assert fast.with_name(f"{fast.name}~").read_text() == before
+    fast.write_text(f"{before}# by hand\n")
+    assert tool("fork", "ppo", eager, "--edited").returncode == 0
+    assert fast.with_name(f"{fast.name}~1").read_text() == f"{before}# by hand\n"
+    assert fast.with_name(f"{fast.name}~").read_text() == before
     fast.unlink()  # as of a file that was copied alone
     assert tool("fork", "ppo", eager, "--edited").returncode == 0
     assert fast.read_text().splitlines() == lines
@@ -167,11 +171,18 @@ def test_what_does_not_follow(tmp_path):
     assert tool("fork", name, tmp_path / "mine").returncode == 0
     eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
     before = fast.read_text()
-    line = "            action = act(agent, row)\n"
-    assert eager.read_text().count(line) == 1
-    eager.write_text(eager.read_text().replace(line, line.replace("agent", "average")))
-    done = tool("fork", name, eager, "--edited")
-    assert done.returncode == 2 and "change both by hand" in done.stderr, done
+    text = eager.read_text()
+    stored = "            obs[step + 1] = torch.from_numpy(next_obs)  # sync\n"
+    for old, new in (  # the fast version has both with another indentation, too
+        ("            action = act(agent, row)\n", "            action = act(average, row)\n"),
+        (stored, f"            next_obs = 255 - next_obs\n{stored}"),
+    ):
+        assert text.count(old) == 1
+        eager.write_text(text.replace(old, new))
+        done = tool("fork", name, eager, "--edited")
+        assert done.returncode == 2 and "change both by hand" in done.stderr, done
+    done = tool("fork", "ppo", eager, "--edited")
+    assert done.returncode == 2 and "has the FORMAT of ppo_atari" in done.stderr, done
     assert fast.read_text() == before and len([*tmp_path.iterdir()]) == 2
     for words, said in ((["--patch", "spo"], "no --patch"), ([], "none.py")):
         done = tool("fork", "ppo", tmp_path / "none", "--edited", *words)

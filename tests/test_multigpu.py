@@ -221,7 +221,8 @@ def test_ranks_end_together(tmp_path):
     assert run.first_iteration == done["global_step"] // 32 + 1 == run.iteration
     assert run.episodic_returns[: len(done["episodic_returns"])] == done["episodic_returns"]
     # three ranks, which have no equal shares of the old flags' games, but have of the new ones'
-    more = [*more[:2], "--num-envs", 9, "--num-minibatches", 3, "--total-timesteps", 10**4]
+    more = [*more[:2], "--num-envs", 9, "--num-minibatches", 3]
+    more += ["--total-timesteps", checkpoint(tmp_path)["global_step"] + 200]
     status, _, err = ended(torchrun(3, PPO / f"{EAGER}.py", *more, cwd=tmp_path), tmp_path)
     assert status == 0 and checkpoint(tmp_path)["args"]["num_envs"] == 9, err
 

@@ -67,15 +67,20 @@ def three_ways(mine: str, base: str, other: str, beside: bool = False) -> str:
 
     def settled(found: re.Match) -> str:
         ours, common, theirs = found.groups()
-        if common and not (beside and f"\n{ours}".count(f"\n{common}") == 1):  # whole lines
+        if not common:
+            return ours + theirs
+        lines = re.escape(common)  # whole ones: with another indentation it is another line
+        if not beside or len(re.findall(f"(?m)^(?={lines})", ours)) != 1:
             raise ValueError(common.splitlines()[0].strip())
-        return ours.replace(common, theirs, 1) if common else ours + theirs
+        return re.sub(f"(?m)^{lines}", lambda _: theirs, ours)
 
     with tempfile.TemporaryDirectory() as place:
         for name, text in (("mine", mine), ("base", base), ("other", other)):
             Path(place, name).write_text(text)
         words = ["git", "merge-file", "-p", "--diff3", "mine", "base", "other"]
         done = subprocess.run(words, cwd=place, capture_output=True, text=True)
+    if done.returncode > 127:  # below, the number of conflicts
+        raise Failure(done.stderr.strip())
     return CONFLICT.sub(settled, done.stdout)
 
 

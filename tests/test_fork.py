@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import check
 import compare
+import fork as fork_module
 import pytest
 from helpers import PPO, ROOT
 
@@ -163,6 +164,18 @@ def test_edited(tmp_path):
     fast.unlink()  # as of a file that was copied alone
     assert tool("fork", "ppo", eager, "--edited").returncode == 0
     assert fast.read_text().splitlines() == lines
+
+
+def test_a_line_is_found_by_its_indentation():
+    """Where a side has added the same text further in, above the line that the other changes; where
+    it has moved the line, nothing is guessed."""
+    merge = fork_module.three_ways
+    assert merge("if x:\n  b\nb\n", "b\n", "B\n", beside=True) == "if x:\n  b\nB\n"
+    for mine, beside in (("if x:\n  b\n", True), ("b\nb\n", True), ("a\nb\n", False)):
+        with pytest.raises(ValueError, match="^b$"):
+            merge(mine, "b\n", "B\n", beside=beside)
+    with pytest.raises(fork_module.Failure, match="binary"):  # git's own error, no empty file
+        merge("a\0", "b\0", "c\0")
 
 
 def test_what_does_not_follow(tmp_path):

@@ -94,11 +94,7 @@ def parts(folder: Path) -> dict[str, str]:
         found = [r for r in learning if tuned(r) == has_flags]
         table = found and f"{tables.learning_table(found)}\n\n*{tables.place(found)}; {how}.*"
         returns[name] = table
-    claim, _, thesis = tables.thesis(learning).partition("\n\n")
     return {
-        "claim": claim,
-        "thesis": thesis,
-        "commands": learning and tables.thesis_commands(learning),
         "front": together and tables.front(together),
         "speedup": together and tables.speedup(together),
         "break_even": together and tables.break_even(together),
@@ -129,6 +125,7 @@ def parts(folder: Path) -> dict[str, str]:
         "faults": tables.faults_table(read(folder / "faults.jsonl")),
         "simulators": tables.simulators_table(read(folder / "simulators.jsonl")),
         "async": tables.async_table(read(folder / "async_envs.jsonl")),
+        "scaling": tables.scaling_table(read(folder / "scaling.jsonl")),
         "visits": tables.visits_table(read(folder / "first_visits.jsonl")),
         "target": learning and tables.target_table(learning),
         **returns,

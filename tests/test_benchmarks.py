@@ -373,7 +373,7 @@ def test_speeds_of_all_systems():
         found += session(f"{FAST}:{mode}", [sps] * 3)
     text = tables.speeds([found])
     header, _, *rows, _, how = text.splitlines()
-    assert cells(header) == ["script", "system", "steps/s", "times eager", "of the simulator"]
+    assert cells(header)[2:] == ["steps/s", "times eager", "of the simulator", "1M steps, minutes"]
     assert [cells(row)[1:4] for row in rows] == [
         ["eager version", "200", "1.00"],
         ["fast version", "600", "3.00"],
@@ -399,6 +399,8 @@ def test_speeds_of_all_systems():
     cold = [r | {"startup_s": 9.0} if not r["cold_cache"] else r for r in cold]
     (row,) = tables.break_even([cold]).splitlines()[2:]
     assert cells(row) == [f"`{EAGER}`", "11", "0.0033M", "0", "0M"], "at 200 and 600 steps/s"
+    minutes = [cells(row)[5] for row in tables.speeds([cold]).splitlines()[2:5]]
+    assert minutes == ["83", "28", "34"], "20 + 1,667 s: start-up with an empty cache"
     alone = session("simulator", [100.0, 130.0])
     assert f"differed between rounds of `{EAGER}` by 30%; " in tables.speeds([found + alone])
     assert "LeanRL --compile | 321 |" in tables.speeds(
@@ -530,7 +532,7 @@ def test_scripts_are_probed(name, tmp_path):
 
 
 def test_returns_of_all_systems():
-    """By default flags, in as many steps as CleanRL's; of most seeds, then the newest."""
+    """By default flags, in as many steps as CleanRL's; of most runs, then the newest."""
     million = {"total_timesteps": 1_000_000}
     found = learning(EAGER, 1, 2, 3, **million) + learning(f"{FAST}:compile", 5, 5, **million)
     found += learning(f"{FAST}:compile --gamma 0.9", *range(9), **million)
@@ -556,6 +558,8 @@ def test_returns_of_all_systems():
     assert rows(found + elsewhere)[0][2:] == ["200 ± 0", "3", "Q, 2026-01-03"]
     elsewhere = learning(EAGER, *[300.0] * 8, cpu="R", **million | {"date": "2026-01-01"})
     assert rows(found + elsewhere)[0][2:] == ["300 ± 0", "8", "R, 2026-01-01"]
+    again = learning("CleanRL", 14.0, pair=EAGER, **million)  # seed 0 once more
+    assert rows(found + again)[1][2:4] == ["5.0 ± 4.1", "10"], "each run counts"
     parallel = learning("sb3", *[9.0] * 4, pair=choose.MANY, **million)
     assert [row[1:4] for row in rows(found + parallel)[2:4]] == [
         ["Stable-Baselines3", "1.0 ± 1.0", "3"],
@@ -575,55 +579,20 @@ def test_seeds_as_one_curve():
     assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
 
 
-def test_the_thesis_is_of_seeds_that_all_systems_ran():
-    """Minutes of these, on one machine with the same libraries, a core each, of a seed that was run
-    twice the newest, of the other systems' the quickest; returns of the first three seeds, of each
-    the newest, with as many cores as they had; no thesis while a system is missing."""
-    one = {"env_id": "HalfCheetah-v4", "total_timesteps": 1_000_000, "cores": 1}
-    now, before = {"date": "2026-01-02T12:00"}, {"date": "2026-01-01T12:00"}
-
-    def run(variant, seed, seconds, value, **more):
-        (found,) = learning(variant, value, **one | now | {"seconds": seconds, **more})
-        return [found | {"seed": seed, "versions": {"torch": "2"} | more.get("versions", {})}]
-
-    fast, many = f"{FAST}:compile", f"{choose.MANY}_torchcompile:compile{choose.BEFORE}"
-    found = run(fast, 1, 600.0, 1000.0, **before) + run(fast, 1, 300.0, 1000.0)
-    found += run(fast, 2, 999.0, 3000.0, **before, cores=2) + run(fast, 9, 9.0, 9.0, **before)
-    found += run(EAGER, 1, 540.0, 500.0, versions={"envpool": "1"})
-    found += run("CleanRL", 1, 840.0, 650.0, pair=EAGER, **before)  # the quicker one
-    found += run("CleanRL", 1, 900.0, 700.0, pair=EAGER)  # the newer one
-    found += run(EAGER, 2, 9999.0, 500.0)  # no other method has this seed here: no minutes of it
-    found += run("sb3", 1, 60.0, 1.0, pair=EAGER, cpu="Q", date="2026-01-02T11:00")
-    found += run("sb3", 1, 60.0, 1.0, pair=EAGER, versions={"torch": "1"})
-    assert tables.thesis(found) == "" == tables.thesis([]), "64 environments are missing"
-    more = {"startup_s": 20.0, "sps": 20_000.0}
-    found += run(many, 1, 80.0, 4000.0, **more)
-    first, same, apart, how = tables.thesis(found).split("\n\n")
-    assert first.startswith(
-        "On one CPU core, the fast version trains 1M steps of HalfCheetah-v4 in **5 minutes** and "
-        "ends at 2,000. CleanRL, with the same hyper-parameters, takes **14 minutes**"
-    )
-    rows = [cells(row) for row in same.splitlines()[2:]]
-    assert rows == [
-        ["fast version", "5", "2,000 ± 1,414 (2 seeds)"],
-        ["eager version", "9", "500 ± 0 (2 seeds)"],
-        ["CleanRL", "14", "700 (1 seed)"],
+def test_what_more_cores_bring():
+    """Medians by cores and environments, the simulator's beside them."""
+    found = [
+        run | {"cores": cores, "num_envs": envs, "session": f"2026-01-0{day}"}
+        for day, (cores, times) in enumerate([(1, 1.0), (2, 2.0), (1, 3.0), (2, 4.0)], 1)
+        for envs in (8, 32)
+        for variant, sps in (("simulator", 90.0), (f"{FAST}:compile", 10.0))
+        for run in session(variant, [sps * times * envs])
     ]
-    assert cells(apart.splitlines()[2]) == [
-        "fast version, 64 environments",
-        "1.3",
-        "4,000 (1 seed)",
-    ]
-    assert "P, 1 core. Minutes are of 1 run each, seed 1, 2026-01-01 to 2026-01-02. They" in how
-    assert "of 3 runs, seeds 1 to 3, 2026-01-01 to 2026-01-02: mean" in how, "of older runs too"
-    found += run(choose.MANY, 1, 70.0, 4000.0, startup_s=3.0, sps=18_000.0)
-    for name in (fast, EAGER, many, choose.MANY):
-        found += run(name, 3, 400.0, 500.0, **more, **before)
-    assert "of 1 run each, seed 1, " in tables.thesis(found), "seed 3 lacks CleanRL"
-    found += run("CleanRL", 3, 960.0, 700.0, pair=EAGER, **before)
-    first, same, _, how = tables.thesis(found).split("\n\n")
-    assert "**5.8 minutes** and" in first and "takes **15 minutes**" in first, "medians of two"
-    assert "Minutes are medians of 2 runs, seeds 1, 3, 2026-01-01 to 2026-01-02. They" in how
+    header, _, *rows = tables.scaling_table(found).splitlines()
+    assert cells(header)[2:4] == ["steps/s, 1 core", "simulator, 1 core"]
+    assert cells(rows[0]) == [f"`{EAGER}`", "8", "160", "1,440", "240", "2,160"]
+    assert cells(rows[1])[:3] == [f"`{EAGER}`", "32", "640"]
+    assert "medians of 2 runs" in rows[-1] and tables.scaling_table([]) == ""
 
 
 def test_what_each_optimisation_adds():
@@ -662,7 +631,7 @@ def test_how_far_two_versions_are_apart():
     (row,) = tables.apart(found).splitlines()[header:]
     env_id, script, difference, p, seeds = cells(row)
     assert (env_id, script, seeds) == ("Hopper-v4", f"`{EAGER}`", "10 and 8")
-    assert re.fullmatch(r"\+7 \[[67] to [78]\]", difference) and float(p) < 0.01
+    assert re.fullmatch(r"-7 \[-[78] to -[67]\]", difference) and float(p) < 0.01
     elsewhere = [r | {"cpu": "Q"} if r["variant"] == EAGER else r for r in found]
     assert len(tables.apart(elsewhere).splitlines()) == header
 
@@ -793,7 +762,7 @@ def test_pages_and_plots(tmp_path):
         for record in learning(variant, *range(choose.ENOUGH), **more):
             records.append(tmp_path / "learning.jsonl", {**record, "versions": {"torch": "1"}})
     plots.write(tmp_path)
-    names = {"speed.png", "learning.png", "minutes.png"}
+    names = {"speed.png", "learning.png"}
     assert {path.name for path in tmp_path.glob("*.png")} == names
 
 
@@ -815,11 +784,11 @@ def test_no_plot_cuts_its_words():
     more |= {"total_timesteps": 1_000_000}
     found = [
         run
-        for env_id in choose.MINUTES_ENVS
-        for pair, variant in (choose.MINUTES | choose.IN_PARALLEL).values()
-        for run in learning(variant, *range(5), env_id=env_id, pair=pair, cores=1, **more)
+        for env_id in ("HalfCheetah-v4", "Walker2d-v4")
+        for variant in (EAGER, f"{FAST}:compile")
+        for run in learning(variant, *range(5), env_id=env_id, cores=1, **more)
     ]
-    figures += [plots.plot_minutes(found), plots.plot_learning(found)]
+    figures += [plots.plot_learning(found)]
     for figure in figures:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()

@@ -1,6 +1,5 @@
 """Which records a page shows, and the names under which they stand there."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from lib.pairs import PAIRS
@@ -60,24 +59,6 @@ ENOUGH = 5  # seeds each: with 3 and 3 no permutation test gets below p = 0.1
 TWO_DAYS = timedelta(days=2)  # between the first and the last session's start
 ONE, MANY = "ppo_continuous_action", "ppo_continuous_action_envpool"
 FAST_VERSION, EAGER_VERSION = "fast version", "eager version"
-WARM = f"{LEANRL} --compile, warm cache"
-MINUTES_STEPS, MINUTES_ENVS = 1_000_000, ("HalfCheetah-v4", "Walker2d-v4")
-MINUTES = {  # method: its pair and its variant; all with the same hyper-parameters
-    FAST_VERSION: (ONE, f"{ONE}_torchcompile:compile"),
-    EAGER_VERSION: (ONE, ONE),
-    f"{LEANRL} --compile": (ONE, f"{LEANRL} --compile"),
-    WARM: (ONE, WARM),
-    SB3: (ONE, "sb3"),
-    CLEANRL: (ONE, CLEANRL),
-}
-# version 0.1's defaults, which Stable-Baselines3 ran with beside it; its networks were of tanh
-BEFORE = " --learning-rate 0.002 --gamma 0.99 --gae-lambda 0.95 --num-minibatches 8"
-IN_PARALLEL = {  # with 64 environments and hyper-parameters chosen for them
-    f"{FAST_VERSION}, 64 environments": (MANY, f"{MANY}_torchcompile:compile{BEFORE}"),
-    f"{EAGER_VERSION}, 64 environments": (MANY, f"{MANY}{BEFORE}"),
-    f"{SB3}, 64 environments": (MANY, "sb3"),
-}
-
 IDEAS = {  # pair: line of its panel, whose pair and variant; on the front page's run of the pair
     "ppo_masked": {
         "fast version with masks": ("ppo_masked", "ppo_masked_torchcompile:compile"),
@@ -152,16 +133,12 @@ def by_date(record: dict) -> str:
     return record["date"]
 
 
-def by_speed(record: dict) -> tuple:
-    """As by_date, but of the others' runs, whose code stays, the quickest is last."""
-    return (1, record["date"]) if ours(record) else (0, -record["seconds"])
-
-
-def learned(records: list[dict], order: Callable = by_date) -> list[list[dict]]:
-    """Learning runs in which an episode ended, by pair and task; of one made twice, or resumed, the
-    last by `order`. A variant is named with the flags that it would need today; `cut` are runs that
-    were ended before they had taken all steps. Old runs of eager versions that had their learning
-    rate in float64, where the fast versions had float32, are kept apart: `learning_rate_dtype`."""
+def learned(records: list[dict]) -> list[list[dict]]:
+    """Learning runs in which an episode ended, by pair and task. Of one of ours made twice, or of
+    one resumed, the last; of the others', whose code stays, every one. A variant is named with the
+    flags that it would need today; `cut` are runs that were ended before they had taken all steps.
+    Old runs of eager versions that had their learning rate in float64, where the fast versions had
+    float32, are kept apart: `learning_rate_dtype`."""
     records = [
         {
             **r,
@@ -173,8 +150,10 @@ def learned(records: list[dict], order: Callable = by_date) -> list[list[dict]]:
     ]
     names = (*TASK, "until", "variant", "seed", "learning_rate_dtype")
     runs = {r.get("run") or i: r for i, r in enumerate(records)}
-    runs = {tuple(r.get(name) for name in names): r for r in sorted(runs.values(), key=order)}
-    found = [r for r in runs.values() if r["mean_return"] is not None]
+    latest = {}
+    for i, r in enumerate(sorted(runs.values(), key=by_date)):
+        latest[(*(r.get(name) for name in names), None if ours(r) else i)] = r
+    found = [r for r in latest.values() if r["mean_return"] is not None]
     columns = ("pair", "env_id", "total_timesteps", "variant", "seed")
     found.sort(key=lambda r: [r[name] for name in columns])
     cases = groups(found, *TASK).values()
@@ -231,57 +210,9 @@ def on_front(run: dict) -> bool:
     return found == wanted and not run["cut"]
 
 
-def million(records: list[dict], order: Callable = by_date) -> list[dict]:
-    """Finished runs of MINUTES_STEPS in MINUTES_ENVS by a method of MINUTES or IN_PARALLEL, with
-    the method's name as `method`."""
-    methods = {key: name for name, key in (MINUTES | IN_PARALLEL).items()}
-    found = []
-    for same in learned(records, order):
-        for r in same:
-            method = methods.get((r["pair"], r["variant"]))
-            asked = r["env_id"] in MINUTES_ENVS and r["total_timesteps"] == MINUTES_STEPS
-            if method and asked and not r["cut"]:
-                found.append({**r, "method": method})
-    return found
-
-
-def minutes(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
-    """{environment: {method: its runs}} on the machine of the newest run and with its versions of
-    libraries, each with a core to itself; of the seeds that all methods, but for WARM, ran. Of a
-    seed that was run twice the newest; of the other systems' the quickest, as other work on the
-    machine only slows a run."""
-    runs = [r for r in million(records) if r["cores"] == 1]
-    if not runs:
-        return {}
-    last = max(runs, key=lambda r: r["date"])
-
-    def alike(r):  # a library that one of two records does not name is none of its script's
-        versions = r.get("versions", {})
-        known = last.get("versions", {}).keys() & versions.keys()
-        same = all(versions[name] == last["versions"][name] for name in known)
-        return same and all(r[x] == last[x] for x in MACHINE)
-
-    runs = million([r for r in records if r["cores"] == 1 and alike(r)], by_speed)
-    runs.sort(key=by_speed)
-    runs = list({(r["method"], r["env_id"], r["seed"]): r for r in runs}.values())
-    ran = {
-        seed: {found for found in groups(same, "method", "env_id") if found[0] != WARM}
-        for (seed,), same in groups(runs, "seed").items()
-    }
-    whole = max(ran.values(), key=len)
-    runs = [r for r in runs if ran[r["seed"]] == whole]
-    panels = {}
-    for env_id in MINUTES_ENVS:
-        methods = groups([r for r in runs if r["env_id"] == env_id], "method")
-        found = {name: methods.get((name,)) for name in MINUTES | IN_PARALLEL}
-        panels[env_id] = {name: same for name, same in found.items() if same}
-    return {env_id: methods for env_id, methods in panels.items() if methods}
-
-
 def ideas(records: list[dict]) -> dict[str, dict[str, list[dict]]]:
-    """{environment: {line: its finished runs}} of IDEAS, of the newest run's kind of machine; of a
-    seed that another system ran twice the quickest."""
-    runs = [r for same in learned(records, by_speed) for r in same if not r["cut"]]
+    """{environment: {line: its finished runs}} of IDEAS, of the newest run's kind of machine."""
+    runs = [r for same in learned(records) for r in same if not r["cut"]]
     panels = {}
     for of_pair, lines in IDEAS.items():
         env_id, steps = PAIRS[of_pair].env_id, PAIRS[of_pair].steps
@@ -311,14 +242,6 @@ def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
         if there and len(runs) > 2:
             shown[idea, env_id] = runs
     return shown
-
-
-def first_seeds(records: list[dict], like: dict) -> list[dict]:
-    """Runs of `like`'s method and environment with the first SEEDS seeds, on its kind of processor;
-    of one made twice the last. Returns do not depend on how many cores a run has."""
-    runs = [r for r in million(records) if 1 <= r["seed"] <= SEEDS]
-    same = [r for r in runs if all(r[x] == like[x] for x in ("method", "env_id", "cpu", "gpu"))]
-    return list({r["seed"]: r for r in sorted(same, key=lambda r: r["date"])}.values())
 
 
 def alone(records: list[dict]) -> list[dict]:

@@ -5,23 +5,17 @@ from pathlib import Path
 import matplotlib
 from lib.choose import (
     BFLOAT16,
-    CLEANRL,
     COMPILE,
     EAGER,
     EAGER_VERSION,
     ENOUGH,
     FAST_VERSION,
-    IN_PARALLEL,
-    LEANRL,
-    MINUTES,
     SB3,
-    WARM,
     bonuses,
     columns,
     effects,
     ideas,
     learned,
-    minutes,
     of_today,
     plain,
     sitting,
@@ -37,17 +31,6 @@ from matplotlib.transforms import blended_transform_factory
 ORANGE, SKY, GREEN, BLUE, RED, GREY = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #666666".split()
 COLOURS = {EAGER: ORANGE, COMPILE: BLUE, BFLOAT16: GREEN}
 OURS = {EAGER_VERSION: SKY, FAST_VERSION: BLUE, f"{FAST_VERSION}, bfloat16": BLUE}
-FAST_PARALLEL, EAGER_PARALLEL, SB3_PARALLEL = IN_PARALLEL
-LINES = {  # method: colour, line; a broken line has hyper-parameters of its own
-    FAST_VERSION: (BLUE, "-"),
-    EAGER_VERSION: (SKY, "-"),
-    f"{LEANRL} --compile": (RED, "-"),
-    SB3: (GREY, "-"),
-    CLEANRL: (ORANGE, "-"),
-    FAST_PARALLEL: (BLUE, "--"),
-    EAGER_PARALLEL: (SKY, "--"),
-    SB3_PARALLEL: (GREY, "--"),
-}
 matplotlib.rcParams.update({"font.size": 11, "axes.titlesize": 11, "axes.titlelocation": "left"})
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 
@@ -114,33 +97,6 @@ def plot_speed(records: list[dict]) -> Figure | None:
     return fig
 
 
-def plot_minutes(records: list[dict]) -> Figure | None:
-    """Returns over minutes since the process began, a panel an environment, a line a method."""
-    found = minutes(records)
-    found = {env_id: {k: v for k, v in x.items() if k != WARM} for env_id, x in found.items()}
-    shown = [r for methods in found.values() for runs in methods.values() for r in runs]
-    if not shown:
-        return None
-    seeds = sorted({r["seed"] for r in shown})
-    note = f"Broken lines: other hyper-parameters. Dot: 1M steps. Seeds {seeds[0]} to {seeds[-1]}"
-    note = note if len(seeds) > 1 else f"{note.partition(' Seeds')[0]} Seed {seeds[0]}"
-    note += ". Of other systems' seeds that were run twice: the quicker run"
-    note += f".\nCompile time is included. {machine(shown[0])} a run, {when(shown)}"
-    fig, named = figure(5 * len(found), 4.6, note), {}
-    for i, (env_id, methods) in enumerate(found.items(), 1):
-        ax = fig.add_subplot(1, len(found), i, title=env_id, ylabel="return of an episode")
-        for name, runs in reversed(methods.items()):  # ours on top
-            _, seconds, mean, std = seeds_as_one(runs)
-            colour, line = LINES[name]
-            named[name] = band(ax, seconds / 60, mean, std, colour)
-            named[name].set_linestyle(line)
-            ax.plot(seconds[-1] / 60, mean[-1], "o", color=colour)
-        ax.set_xlim(left=0)
-        ax.set_xlabel("minutes since the start of the process")
-    order = [name for name in (*MINUTES, *IN_PARALLEL) if name in named]
-    return legend(fig, {name: named[name] for name in order}, 2 * len(found))
-
-
 def plot_ideas(records: list[dict]) -> Figure | None:
     """Returns over minutes of what an idea brings, a panel an environment, a line a method."""
     found = ideas(records)
@@ -149,8 +105,7 @@ def plot_ideas(records: list[dict]) -> Figure | None:
         return None
     seeds = " or ".join(map(str, sorted({len(x) for y in found.values() for x in y.values()})))
     note = f"Mean and one standard deviation over {seeds} seeds. Dot: the run's end.\n"
-    note += "Compile time is included. Of SB3's seeds that were run twice: the quicker run.\n"
-    note += f"{machine(shown[0])} a run, {when(shown)}"
+    note += f"Compile time is included. {machine(shown[0])} a run, {when(shown)}"
     fig = figure(6, 0.8 + 2.6 * len(found), note)
     for i, (env_id, methods) in enumerate(found.items(), 1):
         ax = fig.add_subplot(len(found), 1, i, title=env_id, ylabel="return of an episode")
@@ -285,7 +240,6 @@ def write(folder: Path) -> None:
     speeds, learning = of_today(read(folder / "throughput.jsonl")), read(folder / "learning.jsonl")
     for name, fig in {
         "speed": plot_speed(speeds),
-        "minutes": plot_minutes(learning),
         "learning": plot_learning(learning),
         "ideas": plot_ideas(learning),
         "recipes": plot_recipes(learning),

@@ -16,12 +16,10 @@ from lib.choose import (
     ENOUGH,
     FAST_VERSION,
     GROUPS,
-    IN_PARALLEL,
     LADDERS,
     LEANRL,
     MACHINE,
     MANY,
-    MINUTES,
     MORE,
     NAMES,
     PHASES,
@@ -30,18 +28,16 @@ from lib.choose import (
     SEEDS,
     SOURCE,
     TARGETS,
-    WARM,
     alone,
     bonuses,
     columns,
     commits_of_old,
     effects,
-    first_seeds,
     label,
     learned,
-    minutes,
     newest,
     on_front,
+    ours,
 )
 from lib.pairs import PAIRS
 from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
@@ -149,7 +145,9 @@ def speeds(sessions: list[list[dict]]) -> str:
         simulator = [r for r in same if r["variant"] == "simulator"]
         for name, runs in systems.items():
             row = [f"`{same[0]['pair']}`", name, f"{float(f'{sps(runs):.3g}'):,.0f}"]
-            rows.append([*row, times(runs, eager), times(runs, simulator)])
+            starts = values([r for r in runs if r.get("cold_cache")], "startup_s")
+            took = f"{(median(starts) + 1e6 / sps(runs)) / 60:.2g}" if starts else ""
+            rows.append([*row, times(runs, eager), times(runs, simulator), took])
     shown = [r for same in sessions for r in same]
     how = f"{machine(shown[0])}, {when(shown)}; medians of {rounds(shown)} interleaved rounds"
     how += commits_of_old(shown, "; by the scripts of commit {}")
@@ -164,7 +162,7 @@ def speeds(sessions: list[list[dict]]) -> str:
                 uneven.append(f"{name} of `{same[0]['pair']}` {least:,.0f} to {most:,.0f}")
     if uneven:
         how += f"; steps/s of {', '.join(uneven)}"
-    header = ["script", "system", "steps/s", "times eager", "of the simulator"]
+    header = ["script", "system", "steps/s", "times eager", "of the simulator", "1M steps, minutes"]
     return f"{rows_of(header, rows, text=2)}\n\n*{how}.*"
 
 
@@ -321,73 +319,10 @@ def took(runs: list[dict]) -> str:
     return f"{median(values(runs, 'seconds')) / 60:.2g}"
 
 
-def million_rows(records: list[dict], methods) -> list[list[str]]:
-    """A row a method: minutes and returns of the first seeds in each environment."""
-    panels, rows = minutes(records), []
-    for name in methods:
-        row = [name]
-        for found in panels.values():
-            runs = found.get(name, [])
-            seeds = first_seeds(records, runs[0]) if runs else []
-            few = f" ({len(seeds)} seed{'s' * (len(seeds) > 1)})" * (len(seeds) < SEEDS)
-            row += [took(runs), spread(*mean_std(seeds)) + few] if runs else ["", ""]
-        rows.append(row)
-    return [row for row in rows if any(row[1:])]
-
-
-def thesis(records: list[dict]) -> str:
-    """What the project claims: minutes and returns of all systems with equal hyper-parameters on
-    one core; apart from it, what 64 environments bring."""
-    panels = minutes(records)
-    methods = panels.get(next(iter(panels), ""), {})
-    many = next(iter(IN_PARALLEL))
-    if not {FAST_VERSION, EAGER_VERSION, CLEANRL, many} <= methods.keys():
-        return ""
-    env_id = next(iter(panels))
-
-    def ends(name):
-        return spread(mean_std(first_seeds(records, methods[name][0]))[0], None)
-
-    text = f"On one CPU core, the fast version trains 1M steps of {env_id} in "
-    text += f"**{took(methods[FAST_VERSION])} minutes** and ends at {ends(FAST_VERSION)}. "
-    text += f"CleanRL, with the same hyper-parameters, takes **{took(methods[CLEANRL])} minutes** "
-    text += f"and ends at {ends(CLEANRL)} (means of {SEEDS} seeds)."
-    header = ["same hyper-parameters, one core"]
-    for name in panels:
-        header += [f"{name}, minutes", "return"]
-    of_all = [r for found in panels.values() for runs in found.values() for r in runs]
-    seeds = sorted({r["seed"] for r in of_all})
-    timed = f"of 1 run each, seed {seeds[0]}"
-    if len(seeds) > 1:
-        timed = f"medians of {len(seeds)} runs, seeds {', '.join(map(str, seeds))}"
-        warm = sorted({r["seed"] for r in of_all if r["method"] == WARM})
-        if warm and warm != seeds:
-            timed += f" (with a warm cache seed {', '.join(map(str, warm))})"
-    ends_of = [r for x in panels.values() for y in x.values() for r in first_seeds(records, y[0])]
-    how = f"{machine(of_all[0])}. Minutes are {timed}, {when(of_all)}. They count from the "
-    how += "start of the process, compiling included. Returns are of "
-    how += f"{SEEDS} runs, seeds 1 to {SEEDS}, {when(ends_of)}: "
-    how += "mean of the last 100 episodes, ± standard deviation over seeds. Where another system "
-    how += "ran a seed twice, minutes and return may be of two runs: the quicker and the newer"
-    apart = ["64 environments in parallel, by the defaults of version 0.1", *header[1:]]
-    tables = [(header, MINUTES), (apart, IN_PARALLEL)]
-    parts = [text, *(rows_of(head, million_rows(records, names)) for head, names in tables)]
-    return "\n\n".join([*parts, f"*{how}.*"])
-
-
-def thesis_commands(records: list[dict]) -> str:
-    """The commands that made the thesis's runs, those that minutes are of and those of returns."""
-    timed = [same for found in minutes(records).values() for same in found.values()]
-    runs = [r for same in timed for r in (*same, *first_seeds(records, same[0]))]
-    commands = dict.fromkeys(r["session_command"] for r in runs)
-    return "```bash\n" + "\n".join(commands) + "\n```"
-
-
 def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     """{(environment, system): its runs} after as many steps as CleanRL has published, by default
-    flags: those of the machine with most seeds, SEEDS or more; of as many the newest."""
+    flags: those of the machine with most runs, SEEDS or more; of as many the newest."""
     best: dict[tuple, list[dict]] = {}
-    methods = {key: name for name, key in (MINUTES | IN_PARALLEL).items()}
 
     def rank(runs):
         return len(runs), max((r["date"] for r in runs), default="")
@@ -398,8 +333,8 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     ).items():
         steps = PUBLISHED.get(env_id, (0, 0, 0))[2]
         same = sorted((r for r in same if r["total_timesteps"] == steps), key=lambda r: r["date"])
-        runs = list({r["seed"]: r for r in same}.values())  # of one made twice the last
-        name = methods.get((of_pair, variant), NAMES.get(variant, variant))
+        runs = [*{(ours(r), r["seed"] if ours(r) else i): r for i, r in enumerate(same)}.values()]
+        name = NAMES.get(variant, variant) + ", 64 environments" * (of_pair == MANY)
         if variant.startswith("ppo"):
             script, mode, flags = part(variant)
             if flags or mode not in ("", "compile") or (script != of_pair) != (mode == "compile"):
@@ -408,7 +343,7 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
             if dtype := same and same[0].get("learning_rate_dtype"):
                 name += f", learning rate in {dtype}"
         before = best.get((env_id, name), [])
-        if len(runs) >= SEEDS and name != WARM and rank(runs) > rank(before):
+        if len(runs) >= SEEDS and rank(runs) > rank(before):
             best[env_id, name] = runs
     return best
 
@@ -424,25 +359,25 @@ def returns(records: list[dict]) -> str:
             rows.append([env_id, name, *cells])
         if found:
             rows.append([env_id, f"CleanRL, [published]({SOURCE})", spread(mean, std), "3", ""])
-    return rows_of(["environment", "system", "return", "seeds", "machine, days"], rows, text=2)
+    return rows_of(["environment", "system", "return", "runs", "machine, days"], rows, text=2)
 
 
 def apart(records: list[dict]) -> str:
-    """By how much eager versions end above fast ones, with as many seeds as both have on one kind
+    """By how much fast versions end above eager ones, with as many seeds as both have on one kind
     of processor: ENOUGH or more. A row an environment and pair."""
     best, rows = of_most_seeds(records), []
     for env_id, name in best:
         script, _, version = name.partition(", ")
         one, two = best[env_id, name], best.get((env_id, f"{script}, fast"), [])
         if version.startswith("eager") and two and one[0]["cpu"] == two[0]["cpu"]:
-            a, b = values(two, "mean_return"), values(one, "mean_return")
+            a, b = values(one, "mean_return"), values(two, "mean_return")
             if min(len(a), len(b)) >= ENOUGH and len({*a, *b}) > 1:
                 low, high = (short(x, 100) for x in bootstrap(difference, a, b))
                 found = f"{difference(a, b):+,.0f} [{low} to {high}]"
-                seeds = str(len(a)) if len(a) == len(b) else f"{len(b)} and {len(a)}"
+                seeds = str(len(a)) if len(a) == len(b) else f"{len(a)} and {len(b)}"
                 shown = [env_id, name.replace(", eager", ""), found]
                 rows.append([*shown, f"{permutation_p(a, b):.2f}", seeds])
-    header = ["environment", "script", "eager minus fast [95% interval]", "p", "seeds each"]
+    header = ["environment", "script", "fast minus eager [95% interval]", "p", "seeds each"]
     return rows_of(header, rows, text=2)
 
 
@@ -614,6 +549,31 @@ def async_table(records: list[dict]) -> str:
     count = max(r["round"] for r in records) + 1
     days = when([{"date": r["session"]} for r in records])
     note = f"{machine(records[0])}, {days}; medians of {count} interleaved rounds"
+    return f"{rows_of(header, rows)}\n\n*{note}.*"
+
+
+def scaling_table(records: list[dict]) -> str:
+    """Steps/s of a fast version and of its simulator by the cores that it may use, a row a script
+    and number of environments."""
+    counts, rows = sorted({r["cores"] for r in records}), []
+    for (name, envs), same in groups(records, "pair", "num_envs").items():
+        row = [f"`{name}`", f"{envs}"]
+        for count in counts:
+            alone, fast = [], []
+            for r in same:
+                if r["cores"] == count:
+                    (alone if r["variant"] == "simulator" else fast).append(r)
+            row += [f"{sps(fast):,.0f}", f"{sps(alone):,.0f}"]
+        rows.append(row)
+    if not rows:
+        return ""
+    header = ["fast version", "environments"]
+    header += [x for n in counts for x in (f"steps/s, {cores(n)}", f"simulator, {cores(n)}")]
+    note = f"{machine(records[0]).partition(',')[0]}, {when(records)}; medians of "
+    note += (
+        f"{len({r['session'] for r in records if r['pair'] == records[0]['pair']}) // len(counts)}"
+    )
+    note += " runs, with one core and with more in turn"
     return f"{rows_of(header, rows)}\n\n*{note}.*"
 
 
@@ -898,9 +858,9 @@ def zoo_table(records: list[dict]) -> str:
     for name, recipe in recipes().items():
         asked = "zoo", recipe["env_id"]
         zoo = [r for r in finished if (r["variant"], r["env_id"]) == asked]
-        ours = [r for r in runs_of(records, recipe) if "eval_deterministic" in r]
-        seeds = {r["seed"] for r in zoo} & {r["seed"] for r in ours}
-        for system, runs in (("this recipe", ours), (NAMES["zoo"], zoo)):
+        own = [r for r in runs_of(records, recipe) if "eval_deterministic" in r]
+        seeds = {r["seed"] for r in zoo} & {r["seed"] for r in own}
+        for system, runs in (("this recipe", own), (NAMES["zoo"], zoo)):
             runs = [r for r in runs if r["seed"] in seeds]
             if runs:
                 scores = [r["eval_deterministic"]["mean"] for r in runs]

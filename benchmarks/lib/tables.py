@@ -466,7 +466,7 @@ def effects_by_task(records: list[dict]) -> str:
 
 def forks_table(records: list[dict]) -> str:
     """The front page's: five patches of ppo/ideas, their lines, and the returns with each."""
-    found, env_id = effects(records), "HalfCheetah-v4"
+    (found, *_, chances), env_id = compared(records), "HalfCheetah-v4"
     names = [
         x for x in "layernorm batch_norm_adv dual_clip spo rpo".split() if (x, env_id) in found
     ]
@@ -482,8 +482,13 @@ def forks_table(records: list[dict]) -> str:
         rows.append([link, str(changed_lines(name)), *row])
     header = ["a [fork](ppo/ideas/README.md)", "lines", f"{env_id}, 1M steps", "difference [95%]"]
     first, *_, last = sorted(r["seed"] for r in plain)
-    where = f"{machine(plain[0])} a run, {when([r for x in found.values() for r in x])}"
-    return f"{rows_of(header, rows)}\n\n*{where}; seeds {first} to {last}, not those above.*"
+    where = f"{machine(plain[0])} a run, {when([r for x in found.values() for r in x])}; "
+    sure = [f"`{name}`" for name in names if chances[name, env_id] < 0.05]
+    where += (
+        f"seeds {first} to {last}, not those above; after Holm's correction for {len(chances)} "
+    )
+    where += f"comparisons, beyond chance for {' and '.join(sure) or 'none'}"
+    return f"{rows_of(header, rows)}\n\n*{where}.*"
 
 
 def families_table(records: list[dict]) -> str:

@@ -1,10 +1,11 @@
 """What the patch async_envs buys where a simulator's step takes milliseconds.
 
-    python benchmarks/async_envs.py               # 3 interleaved rounds, some 6 minutes on 2 cores
+    python benchmarks/async_envs.py              # 3 interleaved rounds, some 15 minutes on 2 cores
 
-CartPole whose step keeps a core busy for so many ms more, 8 environments, by ppo with the patch:
-steps per second with each environment in a process of its own and without. A run adds a line to
-results/async_envs.jsonl.
+CartPole whose step keeps a core busy for so many ms more, 8 environments: steps per second with
+each environment in a process of its own and without, by ppo with the patch, and by
+Stable-Baselines3 in SubprocVecEnv and DummyVecEnv, with the same hyper-parameters. A run adds a
+line to results/async_envs.jsonl.
 """
 
 import argparse
@@ -19,7 +20,21 @@ from pathlib import Path
 
 import gymnasium as gym
 from fork import IDEAS, apply
-from lib.records import RESULTS, ROOT, append, code, commit, machine, now, run_process, settings
+from lib.records import (
+    RESULTS,
+    ROOT,
+    SPS,
+    append,
+    code,
+    commit,
+    machine,
+    matches,
+    now,
+    python,
+    run_process,
+    settings,
+    timed_lines,
+)
 
 ENVS = {0.1: 4000, 1: 1500, 5: 500}  # ms of a step: twice the steps/s to expect, for its length
 SECONDS = 20  # of a run, about
@@ -57,20 +72,28 @@ def main() -> int:
         path = Path(place) / "ppo.py"
         path.write_text((ROOT / "ppo" / "ppo.py").read_text())
         apply(IDEAS / "async_envs.patch", path, "ppo.py")
-        ways = "--no-async-envs", "--async-envs"
-        for n, ms, flag in product(range(args.rounds), ENVS, ways):
+        env = settings("ppo") | {"PYTHONPATH": str(ROOT / "benchmarks")}
+        systems = product(("ppo", "sb3"), (False, True))
+        for n, ms, (system, apart) in product(range(args.rounds), ENVS, list(systems)):
             steps = int(SECONDS * ENVS[ms] / 2) // 256 * 256
-            flags = ["--env-id", f"async_envs:Slow{ms}-v0", flag, "--num-envs", "8", "--num-steps"]
-            flags += ["32", "--total-timesteps", str(steps), "--no-cuda", "--runs-dir", place]
-            env = settings("ppo") | {"PYTHONPATH": str(ROOT / "benchmarks")}
-            run_process([sys.executable, str(path), *flags], env)
-            (found,) = (x for x in Path(place).glob("*/summary.json"))
-            sps = json.loads(found.read_text())["sps"]
-            found.unlink()
-            case = {"ms": ms, "async": flag == ways[1], "round": n, "sps": sps}
-            command = shlex.join(["python", "ppo.py", *flags[:-2]])
-            append(args.results / "async_envs.jsonl", case | common | {"command": command})
-            print(f"{ms} ms, {flag}: {sps} steps/s", flush=True)
+            flags = ["--env-id", f"async_envs:Slow{ms}-v0", "--num-envs", "8", "--num-steps", "32"]
+            flags += ["--total-timesteps", str(steps)]
+            if system == "ppo":
+                flags += ["--no-cuda", *["--async-envs"] * apart]
+                command = ["python", "ppo.py", *flags]
+                run_process([sys.executable, str(path), *flags, "--runs-dir", place], env)
+                (found,) = (x for x in Path(place).glob("*/summary.json"))
+                sps = json.loads(found.read_text())["sps"]
+                found.unlink()
+            else:
+                flags += ["--subproc"] * apart
+                command = ["python", "benchmarks/peers/sb3.py", "ppo", *flags]
+                lines = timed_lines(python(command[1], "ppo", *flags), env)
+                sps = [float(match[1]) for _, match in matches(SPS, lines)][-1]
+            case = {"system": system, "ms": ms, "async": apart, "round": n, "sps": sps}
+            case |= common | {"command": shlex.join(command)}
+            append(args.results / "async_envs.jsonl", case)
+            print(f"{ms} ms, {shlex.join(command)}: {sps} steps/s", flush=True)
     return 0
 
 

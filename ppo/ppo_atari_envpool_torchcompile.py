@@ -284,8 +284,8 @@ def numbers(agent, optimizer, *inputs):
     return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
-# the graph captured
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
+# not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
@@ -373,7 +373,7 @@ if __name__ == "__main__":
         sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
     T, N = args.num_steps, args.num_envs
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast, both: what was asked for and can run here
+    # fast, both: one command for all machines: without a GPU it runs without graphs, and says so
     cudagraphs = args.cudagraphs and device.type == "cuda"
     modes = {"compile": args.compile, "cudagraphs": cudagraphs, "bfloat16": args.bfloat16}
     mode = "+".join(name for name, on in modes.items() if on) or "eager"

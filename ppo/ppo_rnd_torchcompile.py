@@ -451,8 +451,8 @@ def numbers(agent, optimizer, *inputs):
     return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, and only then is
-# the graph captured
+# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
+# not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
@@ -540,7 +540,7 @@ if __name__ == "__main__":
         sys.exit(f"{global_step} steps are done already: give a larger --total-timesteps")
     T, N = args.num_steps, args.num_envs
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
-    # fast, both: what was asked for and can run here
+    # fast, both: one command for all machines: without a GPU it runs without graphs, and says so
     cudagraphs = args.cudagraphs and device.type == "cuda"
     mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
     if args.cudagraphs and not cudagraphs:
@@ -620,7 +620,7 @@ if __name__ == "__main__":
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
 
-    # fast, CUDA graph: Adam is made capturable; train_epoch keeps its name and arguments
+    # fast, CUDA graph: Adam counts its steps in the graph; train_epoch keeps name and arguments
     if cudagraphs:
         optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)

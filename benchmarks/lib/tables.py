@@ -543,14 +543,15 @@ def async_table(records: list[dict]) -> str:
     """Steps/s with environments in processes of their own and without, by the ms of a step."""
     rows = []
     for (ms,), same in groups(records, "ms").items():
-        ways = [[r for r in same if r["async"] == way] for way in (False, True)]
-        pairs = zip(*ways, strict=True)
-        gain = median(b["sps"] / a["sps"] for a, b in pairs)
-        rows.append([f"{ms} ms", *(f"{median(values(way, 'sps')):,.0f}" for way in ways)])
-        rows[-1].append(f"{gain:.2f}")
+        row = [f"{ms} ms"]
+        for system in ("ppo", "sb3"):
+            ways = [[r for r in same if (r["system"], r["async"]) == (system, x)] for x in (0, 1)]
+            row += [f"{sps(way):,.0f}" for way in ways] + [f"{ratio(ways[1], ways[0]):.2f}"]
+        rows.append(row)
     if not rows:
         return ""
-    header = ["a step of", "steps/s", "`--async-envs`", "times"]
+    header = ["a step of", "eager `ppo`, steps/s", "`--async-envs`", "times"]
+    header += [f"{SB3}, steps/s", "in `SubprocVecEnv`", "times"]
     count = max(r["round"] for r in records) + 1
     days = when([{"date": r["session"]} for r in records])
     note = f"{machine(records[0])}, {days}; medians of {count} interleaved rounds"

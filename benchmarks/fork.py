@@ -62,16 +62,19 @@ def apply(patch: Path, path: Path, shown: str) -> None:
 
 
 def three_ways(mine: str, base: str, other: str, beside: bool = False) -> str:
-    """What two texts have made of a base, by git merge-file; where both add lines, mine are first.
-    ValueError has the first line that both change; with `beside`, mine may add lines beside it."""
+    """What two texts have made of a base, by git merge-file; where both add lines, mine are first,
+    and a blank line may go. ValueError has the first line that both change; with `beside`, mine may
+    add lines beside it."""
 
     def settled(found: re.Match) -> str:
         ours, common, theirs = found.groups()
         if not common:
             return ours + theirs
+        if not common.strip() and not (ours.strip() and theirs.strip()):
+            return ours if ours.strip() else theirs
         lines = re.escape(common)  # whole ones: with another indentation it is another line
         if not beside or len(re.findall(f"(?m)^(?={lines})", ours)) != 1:
-            raise ValueError(common.splitlines()[0].strip())
+            raise ValueError((common.strip() or ours.strip()).splitlines()[0].strip())
         return re.sub(f"(?m)^{lines}", lambda _: theirs, ours)
 
     with tempfile.TemporaryDirectory() as place:

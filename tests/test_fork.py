@@ -174,6 +174,10 @@ def test_a_line_is_found_by_its_indentation():
     for mine, beside in (("if x:\n  b\n", True), ("b\nb\n", True), ("a\nb\n", False)):
         with pytest.raises(ValueError, match="^b$"):
             merge(mine, "b\n", "B\n", beside=beside)
+    assert merge("a\nb\n", "a\n\nb\n", "a\n\nX\nb\n") == "a\n\nX\nb\n", "a blank line went"
+    assert merge("a\n\nX\nb\n", "a\n\nb\n", "a\nb\n") == "a\n\nX\nb\n"
+    with pytest.raises(ValueError, match="^Y$"):  # a name, where the line itself is blank
+        merge("a\nY\nb\n", "a\n\nb\n", "a\nX\nb\n")
     with pytest.raises(fork_module.Failure, match="binary"):  # git's own error, no empty file
         merge("a\0", "b\0", "c\0")
 

@@ -328,8 +328,9 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
         return len(runs), max((r["date"] for r in runs), default="")
 
     finished = [r for same in learned(records) for r in same if not r["cut"]]
-    for (env_id, variant, of_pair, *_), same in groups(
-        finished, "env_id", "variant", "pair", "cpu", "learning_rate_dtype"
+    finished = [r for r in finished if not r.get("learning_rate_dtype")]  # of today's dtype
+    for (env_id, variant, of_pair, _), same in groups(
+        finished, "env_id", "variant", "pair", "cpu"
     ).items():
         steps = PUBLISHED.get(env_id, (0, 0, 0))[2]
         same = sorted((r for r in same if r["total_timesteps"] == steps), key=lambda r: r["date"])
@@ -340,8 +341,6 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
             if flags or mode not in ("", "compile") or (script != of_pair) != (mode == "compile"):
                 continue  # neither the eager version nor the fast one by default flags
             name = f"`{of_pair}`, {'fast' if mode else 'eager'}"
-            if dtype := same and same[0].get("learning_rate_dtype"):
-                name += f", learning rate in {dtype}"
         before = best.get((env_id, name), [])
         if len(runs) >= SEEDS and rank(runs) > rank(before):
             best[env_id, name] = runs
@@ -370,7 +369,8 @@ def apart(records: list[dict]) -> str:
         script, _, version = name.partition(", ")
         one, two = best[env_id, name], best.get((env_id, f"{script}, fast"), [])
         if version.startswith("eager") and two and one[0]["cpu"] == two[0]["cpu"]:
-            a, b = values(one, "mean_return"), values(two, "mean_return")
+            by_seed = (sorted(runs, key=lambda r: r["seed"]) for runs in (one, two))
+            a, b = (values(runs, "mean_return") for runs in by_seed)
             if min(len(a), len(b)) >= ENOUGH and len({*a, *b}) > 1:
                 low, high = (short(x, 100) for x in bootstrap(difference, a, b))
                 found = f"{difference(a, b):+,.0f} [{low} to {high}]"
@@ -575,11 +575,11 @@ def scaling_table(records: list[dict]) -> str:
         return ""
     header = ["fast version", "environments"]
     header += [x for n in counts for x in (f"steps/s, {cores(n)}", f"simulator, {cores(n)}")]
-    note = f"{machine(records[0]).partition(',')[0]}, {when(records)}; medians of "
-    note += (
-        f"{len({r['session'] for r in records if r['pair'] == records[0]['pair']}) // len(counts)}"
+    made = sorted(
+        {len(x) for x in groups(records, "pair", "num_envs", "cores", "variant").values()}
     )
-    note += " runs, with one core and with more in turn"
+    note = f"{machine(records[0]).partition(',')[0]}, {when(records)}; medians of "
+    note += f"{' to '.join(map(str, made))} runs, with one core and with more in turn"
     return f"{rows_of(header, rows)}\n\n*{note}.*"
 
 

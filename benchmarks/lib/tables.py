@@ -187,7 +187,8 @@ def front(sessions: list[list[dict]]) -> str:
     for name in shown:
         env_id, envs = defaults(name)["env_id"], defaults(name)["num_envs"]
         header.append(f"{env_id}, {envs} environment{'s' * (envs > 1)}")
-    return f"{rows_of(header, rows)}\n\n*Steps/s, in brackets over those of the simulator; {how}.*"
+    how = f"Steps/s, in brackets their share of the simulator's in the same round; {how}"
+    return f"{rows_of(header, rows)}\n\n*{how}.*"
 
 
 def speedup(sessions: list[list[dict]]) -> str:
@@ -487,7 +488,7 @@ def forks_table(records: list[dict]) -> str:
     where += (
         f"seeds {first} to {last}, not those above; after Holm's correction for {len(chances)} "
     )
-    where += f"comparisons, beyond chance for {' and '.join(sure) or 'none'}"
+    where += f"comparisons of all ideas, beyond chance for {' and '.join(sure) or 'none'}"
     return f"{rows_of(header, rows)}\n\n*{where}.*"
 
 

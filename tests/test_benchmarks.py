@@ -65,14 +65,15 @@ def test_what_a_fault_does_is_told_by_runs_that_finish():
 
 @pytest.mark.slow
 def test_slow_steps_are_timed_apart_and_not(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(async_envs, "ENVS", {1: 154})
-    flags = ["async_envs.py", "--rounds", "1", "--results", str(tmp_path)]
+    monkeypatch.setattr(async_envs, "CASES", {("ppo", 1): 1})
+    flags = ["async_envs.py", "--scripts", "ppo", "--rounds", "1", "--results", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", flags)
     assert async_envs.main() == 0
     found = records.read(tmp_path / "async_envs.jsonl")
     ran = [(r["system"], r["async"]) for r in found if r["sps"] > 0]
-    assert ran == [("ppo", False), ("ppo", True), ("sb3", False), ("sb3", True)]
-    assert "| 1 ms |" in tables.async_table(found)
+    ways = [("eager", False), ("eager", True), ("fast", True), ("sb3", False), ("sb3", True)]
+    assert ran == ways
+    assert "| 1 ms, `ppo` |" in tables.async_table(found)
     capsys.readouterr()
 
 

@@ -543,16 +543,22 @@ def simulators_table(records: list[dict]) -> str:
 def async_table(records: list[dict]) -> str:
     """Steps/s with environments in processes of their own and without, by the ms of a step."""
     rows = []
-    for (ms,), same in groups(records, "ms").items():
-        row = [f"{ms} ms"]
-        for system in ("ppo", "sb3"):
-            ways = [[r for r in same if (r["system"], r["async"]) == (system, x)] for x in (0, 1)]
-            row += [f"{sps(way):,.0f}" for way in ways] + [f"{ratio(ways[1], ways[0]):.2f}"]
+    for (name, ms), same in groups(records, "script", "ms").items():
+        ways = groups(same, "system", "async")
+        row = [f"{ms} ms, `{name}`"]
+        for way in (
+            ("eager", False),
+            ("eager", True),
+            ("fast", True),
+            ("sb3", False),
+            ("sb3", True),
+        ):
+            row.append(f"{sps(ways[way]):,.0f}" if way in ways else "")
         rows.append(row)
     if not rows:
         return ""
-    header = ["a step of", "eager `ppo`, steps/s", "`--async-envs`", "times"]
-    header += [f"{SB3}, steps/s", "in `SubprocVecEnv`", "times"]
+    header = ["a step of", "eager, steps/s", "eager, `--async-envs`", "fast, `--async-envs`"]
+    header += [SB3, "in `SubprocVecEnv`"]
     count = max(r["round"] for r in records) + 1
     days = when([{"date": r["session"]} for r in records])
     note = f"{machine(records[0])}, {days}; medians of {count} interleaved rounds"

@@ -557,11 +557,14 @@ def async_table(records: list[dict]) -> str:
         rows.append(row)
     if not rows:
         return ""
-    header = ["a step of", "eager, steps/s", "eager, `--async-envs`", "fast, `--async-envs`"]
+    header = ["a step of", "eager", "eager, `--async-envs`", "fast, `--async-envs`"]
     header += [SB3, "in `SubprocVecEnv`"]
-    count = max(r["round"] for r in records) + 1
+    made = sorted(
+        {len(same) for same in groups(records, "script", "ms", "system", "async").values()}
+    )
     days = when([{"date": r["session"]} for r in records])
-    note = f"{machine(records[0])}, {days}; medians of {count} interleaved rounds"
+    note = f"{machine(records[0])}, {days}; medians of {' to '.join(map(str, made))} "
+    note += "interleaved rounds"
     return f"{rows_of(header, rows)}\n\n*{note}.*"
 
 

@@ -45,7 +45,7 @@ CASES = {  # script and ms of a step: steps/s to expect, for a run's length
     ("ppo_continuous_action", 2): 600,
 }
 STEPS = {"ppo": 32, "ppo_continuous_action": 256}  # of a rollout
-SECONDS = 20  # of a run, about, after a rollout or two for each environment
+SECONDS = 20  # of a run, about; five rollouts at least, of which three are burn-in
 
 
 class Slow(gym.Wrapper):

@@ -562,6 +562,7 @@ def test_returns_of_all_systems():
     assert rows(found + elsewhere)[0][2:] == ["300 ± 0", "8", "R, 2026-01-01"]
     again = learning("CleanRL", 14.0, pair=EAGER, **million)  # seed 0 once more
     assert rows(found + again)[1][2:4] == ["5.0 ± 4.1", "10"], "each run counts"
+    assert "| CleanRL | 5.0 ± 4.1 (10 runs of 9 seeds) |" in tables.learning_table(found + again)
     parallel = learning("sb3", *[9.0] * 4, pair=choose.MANY, **million)
     assert [row[1:4] for row in rows(found + parallel)[2:4]] == [
         ["Stable-Baselines3", "1.0 ± 1.0", "3"],

@@ -160,10 +160,12 @@ def mean_std(runs: list[dict]) -> tuple[float, float | None]:
 
 
 def over_seeds(runs: list[dict]) -> str:
-    """Mean ± standard deviation; the number of seeds."""
+    """Mean ± standard deviation; the number of seeds, and of runs where a seed has several."""
     if not runs:
         return ""
-    return f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})"
+    seeds = len({r["seed"] for r in runs})
+    several = f"{len(runs)} runs of " if len(runs) > seeds else ""
+    return f"{spread(*mean_std(runs))} ({several}{seeds} seed{'s' * (seeds > 1)})"
 
 
 def seconds_to(target: float, run: dict) -> float:

@@ -37,7 +37,6 @@ from lib.choose import (
     learned,
     newest,
     on_front,
-    ours,
 )
 from lib.pairs import PAIRS
 from lib.recipes import AGAIN, command, recipes, runs_of, trials_of
@@ -335,7 +334,9 @@ def of_most_seeds(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     ).items():
         steps = PUBLISHED.get(env_id, (0, 0, 0))[2]
         same = sorted((r for r in same if r["total_timesteps"] == steps), key=lambda r: r["date"])
-        runs = [*{(ours(r), r["seed"] if ours(r) else i): r for i, r in enumerate(same)}.values()]
+        if variant.startswith("ppo"):  # of ours the last of a seed, on however many cores
+            same = {r["seed"]: r for r in same}.values()
+        runs = [*same]
         name = NAMES.get(variant, variant) + ", 64 environments" * (of_pair == MANY)
         if variant.startswith("ppo"):
             script, mode, flags = part(variant)
@@ -575,11 +576,10 @@ def scaling_table(records: list[dict]) -> str:
     for (name, envs), same in groups(records, "pair", "num_envs").items():
         row = [f"`{name}`", f"{envs}"]
         for count in counts:
-            alone, fast = [], []
-            for r in same:
-                if r["cores"] == count:
-                    (alone if r["variant"] == "simulator" else fast).append(r)
-            row += [f"{sps(fast):,.0f}", f"{sps(alone):,.0f}"]
+            on_these = [r for r in same if r["cores"] == count]
+            for simulator in (False, True):
+                runs = [r for r in on_these if (r["variant"] == "simulator") == simulator]
+                row.append(f"{sps(runs):,.0f}")
         rows.append(row)
     if not rows:
         return ""

@@ -5,7 +5,8 @@
 
 An id is made by the scripts' own make_envs with two environments, reset and stepped three times by
 random actions; a script takes it if that works, and if what comes out is finite and of one row for
-each environment. An id of the same engine, class and options as another is its alias, and left out.
+each environment. ppo_pixels gets it through examples/envpool_pixels.py; Procgen needs Qt 5. An id
+of the same engine, class and options as another is its alias, and left out.
 A family runs in a process of its own, which goes on behind an id that ends it.
 """
 
@@ -24,8 +25,10 @@ import numpy as np
 from lib.records import RESULTS, ROOT, machine, now, warn
 from tqdm import tqdm
 
-SCRIPTS = ("ppo_envpool", "ppo_continuous_action_envpool")
-REASONS = {  # a pattern of the last error: what it says, in a few words
+SCRIPTS = ("ppo_envpool", "ppo_continuous_action_envpool", "ppo_pixels")
+REASONS = {  # a pattern of the errors: what it says, in a few words
+    r"counted from 0, not (Multi|Box\(.*?int\d+\))": "images, several choices at once",
+    r"counted from 0, not": "images, continuous actions",
     r"has pixels": "images",
     r"actions MultiDiscrete|actions Box\(.*?\), u?int\d+\)": "several choices at once",
     r"must not see": "what no sensor measures is among the observations",
@@ -53,7 +56,12 @@ def ids() -> dict[str, list[str]]:
 def steps(script, env_id: str) -> None:
     """Makes an id and steps it; an exception says what is wrong."""
     seeds = np.array([1, 2])
-    envs = script.make_envs(SimpleNamespace(env_id=env_id), seeds)
+    if script.__name__ == "ppo_pixels":
+        many = {"env_id": f"envpool_pixels:EnvPool-{env_id}", "num_envs": len(seeds)}
+        envs = script.make_envs(SimpleNamespace(**many))
+        script.Agent(envs)
+    else:
+        envs = script.make_envs(SimpleNamespace(env_id=env_id), seeds)
     space, rng = envs.single_action_space, np.random.default_rng(0)
     obs, _ = envs.reset()
     for _ in range(3):
@@ -72,7 +80,7 @@ def steps(script, env_id: str) -> None:
 
 def look(family: str, done: int) -> None:
     """Prints a line for each id of a family, after the first so many."""
-    sys.path.insert(0, str(ROOT / "ppo"))
+    sys.path[:0] = str(ROOT / "ppo"), str(ROOT / "examples")
     names = ("ppo_atari_envpool",) if family == "atari" else SCRIPTS
     for env_id in ids()[family][done:]:
         print(json.dumps({"begins": env_id}), flush=True)
@@ -83,7 +91,8 @@ def look(family: str, done: int) -> None:
                 said = {"script": name, "why": None}
                 break
             except Exception as error:
-                said["why"] = f"{said['why'] or ''} {type(error).__name__}: {error}".strip()
+                if "must be an image" not in str(error):  # that says nothing of a vector
+                    said["why"] = f"{said['why'] or ''} {type(error).__name__}: {error}".strip()
         print(json.dumps({"env_id": env_id, "family": family, **said}), flush=True)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 SIZE = 40  # pixels
 SQUARE = 4  # of both squares
+DRIVEN = np.float32([[0, 0, 0], [0.6, 0, 0], [-0.6, 0, 0], [0, 0.2, 0], [0, 0, 0.8]])
 MOVES = SQUARE * np.array([[0, 1], [0, -1], [1, 0], [-1, 0]])  # pixels
 
 
@@ -72,9 +73,16 @@ class Planes(gym.ObservationWrapper):
         return np.concatenate([image, np.rint(planes.clip(0, 1) * 255).astype(np.uint8)], 2)
 
 
-def car_racing(**options):
-    """CarRacing-v3 with 5 actions of 4 frames each: 4 grey images, (4, 48, 48) uint8."""
-    env = gym.make("CarRacing-v3", continuous=False, **options)
+def car_racing(fast=False, **options):
+    """CarRacing-v3 with 5 actions of 4 frames each: 4 grey images, (4, 48, 48) uint8. The fast one
+    is EnvPool's, whose steering, gas and brake get what Gymnasium's gives for each action.
+    """
+    if fast:
+        env = gym.make("envpool_pixels:EnvPool-CarRacing-v3", disable_env_checker=True, **options)
+        five = gym.spaces.Discrete(5)
+        env = gym.wrappers.TransformAction(env, lambda action: DRIVEN[action], five)
+    else:
+        env = gym.make("CarRacing-v3", continuous=False, **options)
     env = gym.wrappers.MaxAndSkipObservation(env, skip=4)
     env = gym.wrappers.GrayscaleObservation(env)
     half = gym.spaces.Box(0, 255, (48, 48), np.uint8)
@@ -97,4 +105,5 @@ def doom(**options):
 
 gym.register("Reach-v0", Reach, max_episode_steps=100)
 gym.register("CarRacing4-v0", car_racing)
+gym.register("FastCarRacing4-v0", car_racing, kwargs={"fast": True})
 gym.register("DoomBasic4-v0", doom)

@@ -703,6 +703,15 @@ def test_agents_side_by_side(tmp_path, monkeypatch, capsys):
             (found.seek(i), found.load(), found.info["duration"]) for i in range(found.n_frames)
         ]
     assert sum(ms for *_, ms in lengths) == 1000, "images that hardly differ are one that stays"
+    monkeypatch.setattr(
+        sys, "argv", [*argv, "--beside", str(out), "--out", f"{tmp_path}/four.webp"]
+    )
+    assert picture.main() == 0
+    with Image.open(out) as two, Image.open(tmp_path / "four.webp") as four:
+        assert four.size == (2 * two.width + picture.GAP, two.height)
+        one, both = (np.asarray(x.convert("L")).astype(float) for x in (two, four))
+        assert abs(both[:, : two.width] - both[:, -two.width :]).mean() < 3 < one.std()
+    monkeypatch.setattr(sys, "argv", argv)
     for run, steps in zip(
         runs, ([2.5 * i for i in range(20)], [*range(10), *[9] * 10]), strict=True
     ):

@@ -11,18 +11,18 @@ from lib import tables
 
 
 def test_each_id_is_taken_or_says_why(tmp_path):
-    """By the scripts' own environments: vectors by one of the two, pixels by none."""
+    """By the scripts' own environments: vectors by one of two, images by ppo_pixels or none."""
     command = [sys.executable, ROOT / "benchmarks" / "families.py", "--results", tmp_path]
     subprocess.run([*command, "--families", "box2d", "toy_text"], check=True, timeout=300)
     found = [json.loads(line) for line in (tmp_path / "families.jsonl").read_text().splitlines()]
     by_id = {r["env_id"]: (r["script"], r["reason"]) for r in found}
     assert by_id["LunarLander-v3"] == ("ppo_envpool", None)
     assert by_id["BipedalWalker-v3"] == ("ppo_continuous_action_envpool", None)
-    assert by_id["CarRacing-v3"] == (None, "images")
+    assert by_id["CarRacing-v3"] == (None, "images, continuous actions")
     assert {r["script"] for r in found if r["family"] == "toy_text"} == {"ppo_envpool"}
     assert len(by_id) == len(found) == sum(len(families.ids()[x]) for x in ("box2d", "toy_text"))
     table = tables.families_table(found)
-    assert f"| `box2d` | {len(families.ids()['box2d'])} |" in table and "1: images" in table
+    assert f"| `box2d` | {len(families.ids()['box2d'])} |" in table and "1: images, cont" in table
 
 
 def test_a_process_that_ends_costs_one_id(monkeypatch, tmp_path):

@@ -163,6 +163,15 @@ def test_a_bonus_at_first_visits_alone(name, tmp_path):
     assert (plain.bonus > 0).sum() == plain.valid.sum()
     raw = run_main(name, *flags, "--no-norm-obs", runs_dir=tmp_path / "raw", edit=change)
     assert torch.equal(raw.storage["next_obs"][:40], raw.storage["obs"][1:])
+    counted = run_main(name, *flags, "--visit-counts", runs_dir=tmp_path / "counts", edit=change)
+    assert (counted.bonus > 0).tolist() == (run.bonus > 0).tolist()
+    obs, times = counted.storage["obs"].numpy(), {}
+    for t, n in np.argwhere(counted.bonus > 0):
+        times[obs[t + 1, n].tobytes()] = n_th = times.get(obs[t + 1, n].tobytes(), 0) + 1
+        assert counted.bonus[t, n] == n_th**-0.5
+    assert max(times.values()) > 2
+    state = torch.load(f"{counted.run_dir}/checkpoint.pt", weights_only=True)
+    assert sorted(filter(None, state["visits"].values())) == sorted(times.values())
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,7 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("ale", ["--env-id", "ALE/Tetris-v5", "--repeat-action-probability", 0.25]),
     ("pixels", ["--env-id", "my_pixels:Reach-v0"]),  # 40 x 40 x 3
     ("pixels", ["--env-id", "my_pixels:CarRacing4-v0", "--num-envs", 1]),  # 4 x 48 x 48
+    ("pixels", ["--env-id", "my_pixels:FastCarRacing4-v0"]),  # EnvPool's, one by one
     ("pixels", ["--env-id", "MinAtar/Seaquest-v1", "--num-steps", 9, "--total-timesteps", 54]),
     ("", ["--env-id", "Acrobot-v1"]),
     ("", ["--env-id", "MountainCar-v0", "--num-envs", 1]),

@@ -495,7 +495,7 @@ def forks_table(records: list[dict]) -> str:
 
 def families_table(records: list[dict]) -> str:
     """EnvPool's ids by family: how many each script takes, and why none takes the rest."""
-    scripts = ["ppo_envpool", "ppo_continuous_action_envpool", "ppo_atari_envpool"]
+    scripts = ["ppo_envpool", "ppo_continuous_action_envpool", "ppo_atari_envpool", "ppo_pixels"]
     rows = []
     for (family,), ids in groups(records, "family").items():
         taken = [sum(r["script"] == name for r in ids) for name in scripts]

@@ -47,7 +47,8 @@ MORE = {  # pairs whose fast versions gain most, and why
     "ppo_continuous_action_warp": "its physics is captured as a graph, on a CPU too",
 }
 BONUSES = {  # of ppo_rnd with its patch, by what its variant has
-    "at first visits": "",  # any
+    "at first visits, RND's": "",  # any
+    "at first visits, of counts": "--visit-counts",
     "at every visit": "--no-first-visits",
     "none": "--int-coef 0",
 }

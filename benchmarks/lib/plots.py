@@ -5,6 +5,7 @@ from pathlib import Path
 import matplotlib
 from lib.choose import (
     BFLOAT16,
+    BONUSES,
     COMPILE,
     EAGER,
     EAGER_VERSION,
@@ -161,20 +162,20 @@ def plot_visits(records: list[dict]) -> Figure | None:
     tasks = list(dict.fromkeys(env_id for env_id, _ in found))
     if not tasks:
         return None
-    kinds = dict.fromkeys(kind for _, kind in found)
+    colours = dict(zip(BONUSES, (BLUE, GREEN, ORANGE, GREY), strict=True))
     shown = [r for same in found.values() for r in same]
     fig, named = figure(9, 3, f"A line a seed. {machine(shown[0])} a run, {when(shown)}"), {}
     for ax, env_id in zip(fig.subplots(1, len(tasks)), tasks, strict=True):
         ax.set_title(env_id.rpartition(":")[2].removeprefix("OneHot-MiniGrid-"), fontsize=9)
         ax.set_xlabel("million steps")
-        for kind, colour in zip(kinds, (BLUE, ORANGE, GREY), strict=False):
+        for kind, colour in colours.items():
             if (env_id, kind) not in found:
                 continue
             steps, _, returns = curves(found[env_id, kind], 50)
             for line in returns:
                 (named[kind],) = ax.plot(steps / 1e6, line, color=colour, lw=1)
     fig.axes[0].set_ylabel("return of an episode")
-    return legend(fig, {f"a bonus: {kind}": line for kind, line in named.items()}, 3)
+    return legend(fig, {f"a bonus: {kind}": named[kind] for kind in colours if kind in named}, 2)
 
 
 def plot_recipes(records: list[dict]) -> Figure | None:

@@ -168,10 +168,16 @@ def over_seeds(runs: list[dict]) -> str:
     return f"{spread(*mean_std(runs))} ({several}{seeds} seed{'s' * (seeds > 1)})"
 
 
-def seconds_to(target: float, run: dict) -> float:
-    """Seconds after which the mean return of a twentieth of the run first got to the target; inf if
-    it never did."""
+def first_at(target: float, run: dict) -> tuple[float, float]:
+    """Steps and seconds after which the mean return of a twentieth of the run first got to the
+    target; inf if it never did."""
     steps, seconds, returns = np.array(run["curve"]).T
     window = run["total_timesteps"] / 20
     means = [returns[(steps > step - window) & (steps <= step)].mean() for step in steps]
-    return float(np.where(np.array(means) >= target, seconds, np.inf).min())
+    there = np.array(means) >= target
+    return tuple(float(np.where(there, x, np.inf).min()) for x in (steps, seconds))
+
+
+def seconds_to(target: float, run: dict) -> float:
+    """The seconds of first_at."""
+    return first_at(target, run)[1]

@@ -45,6 +45,7 @@ from lib.stats import (
     across,
     bootstrap,
     difference,
+    first_at,
     groups,
     holm,
     iqm,
@@ -892,17 +893,17 @@ def zoo_table(records: list[dict]) -> str:
 
 
 def visits_table(records: list[dict]) -> str:
-    """What ppo_rnd comes to when its bonus is paid at first visits, at every visit, or never; and
-    after how many seconds a twentieth of the run had a mean of 0.7."""
+    """What ppo_rnd comes to when its bonus is paid at first visits, by what, at every visit, or
+    never; and after how many steps a twentieth of the run had a mean of 0.7."""
     rows = []
     for (env_id, kind), runs in bonuses(records).items():
         each = " ".join(f"{r['mean_return']:.2f}" for r in runs)
-        found = [seconds_to(0.7, run) for run in runs]
-        soon = " ".join(f"{s:.0f}" if s < np.inf else "-" for s in found)
+        found = [first_at(0.7, run)[0] / 1000 for run in runs]
+        soon = " ".join(f"{k:.0f}" if k < np.inf else "-" for k in found)
         name = env_id.rpartition(":")[2].removeprefix("OneHot-MiniGrid-").removesuffix("-v0")
         total = million_steps(runs[0]["total_timesteps"])
         rows.append([f"{name}, {total} steps", kind, each, soon])
-    header = ["task", "a bonus", "return of each seed, from 1 on", "seconds to 0.7"]
+    header = ["task", "a bonus", "return of each seed, from 1 on", "1,000 steps to 0.7"]
     table = rows_of(header, rows, text=2)
     return f"{table}\n\n*{machine(records[0])} a run, {when(records)}.*" if records else ""
 

@@ -38,15 +38,18 @@ def film(run: Path, seconds: float, height: int) -> list[Image.Image]:
 
 
 def page(images: tuple[Image.Image, ...], labels: list[str]) -> Image.Image:
-    """One image of each film side by side, its label under it."""
-    width = sum(image.width + GAP for image in images) - GAP
-    found = Image.new("RGB", (width, images[0].height + LABEL), "white")
-    draw, left = ImageDraw.Draw(found), 0
-    look = {"fill": "black", "anchor": "ma", "align": "center", "font": ImageFont.load_default(13)}
-    for image, label in zip(images, labels, strict=True):
-        found.paste(image, (left, 0))
-        draw.multiline_text((left + image.width / 2, image.height + 4), label, **look)
-        left += image.width + GAP
+    """One image of each film side by side, its label under it, which may be the wider one."""
+    font, left = ImageFont.load_default(13), 0
+    texts = [max(map(font.getlength, label.splitlines())) for label in labels]
+    widths = [max(image.width, round(text)) for image, text in zip(images, texts, strict=True)]
+    size = sum(widths) + GAP * (len(images) - 1), images[0].height + LABEL
+    found = Image.new("RGB", size, "white")
+    look = {"fill": "black", "anchor": "ma", "align": "center", "font": font}
+    for image, label, width in zip(images, labels, widths, strict=True):
+        found.paste(image, (left + (width - image.width) // 2, 0))
+        where = left + width / 2, image.height + 4
+        ImageDraw.Draw(found).multiline_text(where, label, **look)
+        left += width + GAP
     return found
 
 

@@ -10,6 +10,7 @@ return alone does not show that a robot walks.
 """
 
 import argparse
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -85,7 +86,8 @@ def main() -> int:
         record |= {"global_step": saved["global_step"], "args": saved["args"]}
         record |= {"returns": [round(x, 3) for x in returns], "lengths": lengths, "terms": terms}
         append(args.records, record | machine() | {"date": now()})
-        told = "".join(f", {name} {x}" for name, x in terms.items() if "tracking" in name)
+        shown = {name: x for name, x in terms.items() if re.search("tracking|success", name)}
+        told = "".join(f", {name} {x}" for name, x in shown.items())
         returned = f"return {np.mean(returns):.2f} ± {np.std(returns):.2f}"
         print(f"{who:>6}: {returned}, {np.mean(lengths):.0f} steps{told}")
     return 0

@@ -696,9 +696,13 @@ def test_agents_side_by_side(tmp_path, monkeypatch, capsys):
     assert picture.words(record) == "Hopper-v4: 1,234\nppo_x\n1.5 minutes, 2 cores"
     with Image.open(out) as found:
         assert found.info["loop"] == 0 and found.height == 50 + picture.LABEL
-        assert found.width == 75 + picture.GAP + 100
-        label = np.asarray(found.convert("L"))[50:]
-        assert label[:, :75].min() < 60 and label[:, 85:].min() < 60
+        words = picture.words(record).splitlines()[-1]  # wider than both films
+        wide = round(picture.ImageFont.load_default(13).getlength(words))
+        assert wide > 100 and found.width == 2 * wide + picture.GAP
+        grey = np.asarray(found.convert("L"))
+        assert grey[50:, :wide].min() < 60 and grey[50:, -wide:].min() < 60
+        shown = (grey[:50] < 60).any(0)  # in their middle, on white
+        assert 75 + 100 - 9 < shown.sum() < 75 + 100 + 9 and not shown[[0, wide - 1, -1]].any()
         lengths = [
             (found.seek(i), found.load(), found.info["duration"]) for i in range(found.n_frames)
         ]

@@ -126,6 +126,7 @@ def parts(folder: Path) -> dict[str, str]:
         "simulators": tables.simulators_table(read(folder / "simulators.jsonl")),
         "async": tables.async_table(read(folder / "async_envs.jsonl")),
         "scaling": tables.scaling_table(read(folder / "scaling.jsonl")),
+        "untrained": tables.untrained_table(read(folder / "untrained.jsonl")),
         "visits": tables.visits_table(read(folder / "first_visits.jsonl")),
         "target": learning and tables.target_table(learning),
         **returns,

@@ -107,6 +107,15 @@ def test_a_policy_beside_who_stands_still(tmp_path, monkeypatch, capsys):
         np.testing.assert_allclose(sum(record["terms"].values()), mean, atol=2e-4)
     assert found["still"]["terms"]["reward_ctrl"] == 0 > found["random"]["terms"]["reward_ctrl"]
     assert "still: return" in capsys.readouterr().out
+    found["policy"]["terms"]["reward_tracking_x"] = 0.456  # as a robot's
+    row = cells(tables.untrained_table([*found.values()]).splitlines()[2])
+    done = f"{run.global_step / 1e6:g}M"
+    assert row[:3] == ["HalfCheetah-v4", done, "1"] and row[-1] == "2"
+    mean, std = np.mean(found["policy"]["returns"]), np.std(found["policy"]["returns"])
+    assert row[3] == f"{mean:.1f} ± {std:.1f}, 1000 steps (0.46)"
+    assert row[5].endswith(", 1000 steps")
+    found["policy"]["args"]["total_timesteps"] = 4_000_000
+    assert cells(tables.untrained_table([*found.values()]).splitlines()[2])[1] == "0.0M of 4M"
     monkeypatch.setattr(sys, "argv", ["untrained.py", str(tmp_path)])
     assert untrained.main() == 2 and "no checkpoint" in capsys.readouterr().err
 

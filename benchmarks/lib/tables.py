@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from statistics import median
 
 import numpy as np
@@ -906,6 +906,31 @@ def visits_table(records: list[dict]) -> str:
     header = ["task", "a bonus", "return of each seed, from 1 on", "1,000 steps to 0.7"]
     table = rows_of(header, rows, text=2)
     return f"{table}\n\n*{machine(records[0])} a run, {when(records)}.*" if records else ""
+
+
+def untrained_table(records: list[dict]) -> str:
+    """Policies beside who stands still and who acts at random, in the same games: return, steps and
+    the terms of the reward that follow a command."""
+    rows, parts = [], defaultdict(dict)
+    for r in records:
+        parts[r["env_id"], r["args"]["seed"], r["global_step"]][r["who"]] = r
+    for (env_id, seed, step), played in sorted(parts.items()):
+        total = played["policy"]["args"]["total_timesteps"]
+        cut = f"{step / 1e6:.1f}M of " if step < 0.99 * total else ""
+        row = [env_id, f"{cut}{million_steps(total)}", str(seed)]
+        for who in ("policy", "still", "random"):
+            if who not in played:  # where actions are discrete, nobody stands still
+                row.append("")
+                continue
+            r = played[who]
+            length = f", {np.mean(r['lengths']):.0f} steps"
+            told = [f"{x:.2f}" for name, x in r["terms"].items() if "tracking" in name]
+            terms = f" ({', '.join(told)})" if told else ""
+            row.append(f"{np.mean(r['returns']):.1f} ± {np.std(r['returns']):.1f}{length}{terms}")
+        rows.append([*row, str(len(played["policy"]["returns"]))])
+    header = ["task", "steps", "seed", "policy", "standing still", "random", "games"]
+    table = rows_of(header, rows)
+    return f"{table}\n\n*{machine(records[0])}, {when(records)}.*" if records else ""
 
 
 def recipe_commands() -> str:

@@ -1,7 +1,7 @@
 """What of EnvPool is trained here: each of its ids, by the script that takes it, or why none does.
 
     python benchmarks/families.py                 # all ids, some minutes; results/families.jsonl
-    python benchmarks/families.py --families minigrid box2d
+    python benchmarks/families.py --families minigrid box2d     # those anew
 
 An id is made by the scripts' own make_envs with two environments, reset and stepped three times by
 random actions; a script takes it if that works, and if what comes out is finite and of one row for
@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import numpy as np
-from lib.records import RESULTS, ROOT, machine, now, warn
+from lib.records import RESULTS, ROOT, machine, now, read, warn
 from tqdm import tqdm
 
 SCRIPTS = ("ppo_envpool", "ppo_continuous_action_envpool", "ppo_pixels")
@@ -149,7 +149,9 @@ def main() -> int:
     about = {"date": now(), "versions": {"envpool": machine()["versions"]["envpool"]}}
     path = args.results / "families.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line | about) + "\n" for line in lines))
+    found = [r for r in read(path) if r["family"] not in families]
+    found = sorted(found + [line | about for line in lines], key=lambda r: r["family"])
+    path.write_text("".join(json.dumps(r) + "\n" for r in found))
     for line in lines:
         if line["script"] is None:
             warn(f"{line['env_id']}: {line['reason']}")

@@ -1,6 +1,7 @@
 """What the records say, as Markdown tables and sentences."""
 
 import itertools
+import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -913,8 +914,9 @@ def untrained_table(records: list[dict]) -> str:
     the terms of the reward that follow a command."""
     rows, parts = [], defaultdict(dict)
     for r in records:
-        parts[r["env_id"], r["args"]["seed"], r["global_step"]][r["who"]] = r
-    for (env_id, seed, step), played in sorted(parts.items()):
+        args = json.dumps(r["args"], sort_keys=True)
+        parts[r["env_id"], r["args"]["seed"], r["global_step"], args][r["who"]] = r
+    for (env_id, seed, step, _), played in sorted(parts.items()):
         total = played["policy"]["args"]["total_timesteps"]
         cut = f"{step / 1e6:.1f}M of " if step < 0.99 * total else ""
         row = [env_id, f"{cut}{million_steps(total)}", str(seed)]
@@ -930,7 +932,8 @@ def untrained_table(records: list[dict]) -> str:
         rows.append([*row, str(len(played["policy"]["returns"]))])
     header = ["task", "steps", "seed", "policy", "standing still", "random", "games"]
     table = rows_of(header, rows)
-    return f"{table}\n\n*{machine(records[0])}, {when(records)}.*" if records else ""
+    cpu = records and machine(records[0]).rpartition(",")[0]
+    return f"{table}\n\n*{cpu}, {when(records)}.*" if records else ""
 
 
 def recipe_commands() -> str:

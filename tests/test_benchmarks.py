@@ -114,7 +114,8 @@ def test_a_policy_beside_who_stands_still(tmp_path, monkeypatch, capsys):
     mean, std = np.mean(found["policy"]["returns"]), np.std(found["policy"]["returns"])
     assert row[3] == f"{mean:.1f} ± {std:.1f}, 1000 steps (0.46)"
     assert row[5].endswith(", 1000 steps")
-    found["policy"]["args"]["total_timesteps"] = 4_000_000
+    for record in found.values():
+        record["args"]["total_timesteps"] = 4_000_000
     assert cells(tables.untrained_table([*found.values()]).splitlines()[2])[1] == "0.0M of 4M"
     monkeypatch.setattr(sys, "argv", ["untrained.py", str(tmp_path)])
     assert untrained.main() == 2 and "no checkpoint" in capsys.readouterr().err

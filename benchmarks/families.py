@@ -27,8 +27,7 @@ from tqdm import tqdm
 
 SCRIPTS = ("ppo_envpool", "ppo_continuous_action_envpool", "ppo_pixels")
 REASONS = {  # a pattern of the errors: what it says, in a few words
-    r"counted from 0, not (Multi|Box\(.*?int\d+\))": "images, several choices at once",
-    r"counted from 0, not": "images, continuous actions",
+    r"counted from 0, not Box": "images, continuous actions",
     r"has pixels": "images",
     r"actions MultiDiscrete|actions Box\(.*?\), u?int\d+\)": "several choices at once",
     r"must not see": "what no sensor measures is among the observations",
@@ -145,7 +144,7 @@ def main() -> int:
         lines += every(family, len(known[family]), args.limit)
     for line in lines:
         line["reason"] = None if line["script"] else reason(line["why"])
-        line["why"] = None if line["script"] else line["why"][:300]
+        line["why"] = None if line["script"] else line["why"].replace(f"{ROOT}/", "")[:300]
     about = {"date": now(), "versions": {"envpool": machine()["versions"]["envpool"]}}
     path = args.results / "families.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -138,7 +138,7 @@ def test_an_idea_is_compiled(idea, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["ppo_rnd", "ppo_rnd_torchcompile"])
-def test_a_bonus_at_first_visits_alone(name, tmp_path):
+def test_a_bonus_at_first_visits_alone(name, tmp_path, capsys):
     """Of a rollout with several episodes: what was met in this one before earns none."""
     change = edit(IDEAS / "first_visits.patch", tmp_path)
     gym.register("Lock7-v0", lock.Lock, max_episode_steps=7, kwargs={"size": 3})
@@ -171,7 +171,11 @@ def test_a_bonus_at_first_visits_alone(name, tmp_path):
         assert counted.bonus[t, n] == n_th**-0.5
     assert max(times.values()) > 2
     state = torch.load(f"{counted.run_dir}/checkpoint.pt", weights_only=True)
-    assert sorted(filter(None, state["visits"].values())) == sorted(times.values())
+    assert sorted(state["visits"].values()) == sorted(times.values())
+    assert not torch.load(f"{run.run_dir}/checkpoint.pt", weights_only=True)["visits"]
+    with pytest.raises(SystemExit):
+        run_main(name, "--visit-counts", "--no-first-visits", runs_dir=tmp_path, edit=change)
+    assert "counts first visits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -450,8 +450,8 @@ class NumpyAct:
                 return self.own(agent, *inputs, **named)
             generator = torch.Generator().manual_seed(0)
             dones = torch.randint(2, row["dones"].shape, generator=generator)
-            row = {**row, "dones": dones.to(row["dones"])}
-            lstm_state = torch.randn(memory[0].shape, generator=generator).to(memory[0])
+            row = {**row, "dones": dones.to(row["dones"])}  # sync
+            lstm_state = torch.randn(memory[0].shape, generator=generator).to(memory[0])  # sync
             one, two = ({key: x.clone() for key, x in row.items()} for _ in "12")
             expected = self.own(agent, one, lstm_state)
             rng.set_rng_state(state)

@@ -416,7 +416,7 @@ class NumpyAct:
             generator = torch.Generator().manual_seed(0)
             window = torch.randn(row["window"].shape, generator=generator)
             ages = torch.randint(window.shape[1] + 1, row["ages"].shape, generator=generator)
-            row = {**row, "window": window.to(row["window"]), "ages": ages.to(row["ages"])}
+            row = {**row, "window": window.to(row["window"]), "ages": ages.to(row["ages"])}  # sync
             one, two = ({key: x.clone() for key, x in row.items()} for _ in "12")
             expected = self.own(agent, one)
             rng.set_rng_state(state)

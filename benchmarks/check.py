@@ -6,7 +6,8 @@
 runs both versions on the CPU, a few short rollouts of episodes of at most 20 steps, and holds what
 they computed side by side: losses, returns and weights to the last bit without speed flags, with
 --compile the first two updates' losses within a tolerance; each resumed from the other's
-checkpoint; scored by ppo_eval. Other flags go to both. A line a check; status 1 if one fails.
+checkpoint; on a simulated GPU, whose tensors the host cannot read; scored by ppo_eval. Other flags
+go to both. A line a check; status 1 if one fails.
 """
 
 import argparse
@@ -16,12 +17,14 @@ import re
 import shutil
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 
+from lib.device import simulated
 from lib.pairs import changes, versions
 from lib.parity import (
     ITERATIONS,
@@ -101,12 +104,12 @@ class Pair:
         self.runs, self.curves, self.failed = {}, {}, 0
         self.bound = PIXELS if "nn.Conv2d" in eager.read_text() else VECTORS
 
-    def train(self, path: Path, *flags, name: str):
+    def train(self, path: Path, *flags, name: str, gpu=False):
         """A run by small sizes and these flags; what it prints is shown if it ends the process."""
         flags = [*SMALL, *SIZES, *self.flags, *flags]
         with quiet() as printed:
             try:
-                return run_main(path, *flags, runs_dir=self.folder / name)
+                return run_main(path, *flags, runs_dir=self.folder / name, gpu=gpu)
             except SystemExit as stop:
                 end = stop
                 printed.seek(0)
@@ -191,6 +194,36 @@ class Pair:
             f"each from the other's step {begun} to {ended}, from the weights saved, the same bits"
         )
 
+    def on_a_gpu(self) -> str:
+        """On a simulated one: whether the eager version learns the same there, and the fast one can
+        be captured; lines of the loop in which the host waits, but which do not say `sync`."""
+        found = []
+        for path, flags in ((self.eager, []), (self.fast, ["--cudagraphs"])):
+            lines, run = path.read_text().splitlines(), None
+            with simulated(path.stem) as device:
+                try:
+                    run = self.train(path, *flags, name=f"gpu-{path.stem}", gpu=True)
+                except Failure as end:
+                    if "Warp finds no GPU" in str(end):
+                        return f"not simulated: {end}"
+                    raise
+                except Exception as error:
+                    frames = traceback.extract_tb(error.__traceback__)
+                    at = [x.lineno for x in frames if Path(x.filename).stem == path.stem]
+                    raise Failure(f"{path.name}:{at[-1] if at else '?'}: {error}") from error
+            if path == self.eager:
+                near = assert_close(self.curves[path], curves(run), 2, self.bound)
+            first = next((i for i, x in enumerate(lines, 1) if x.strip() == "# Rollout"), None)
+            last = next((i for i, x in enumerate(lines, 1) if x.strip() == "# Log"), None)
+            for numbers in device.waits if first and last else ():
+                says = any("sync" in lines[n - 1].partition("#")[2] for n in numbers)
+                if numbers and first < numbers[-1] < last and not says:
+                    found.append(f"{path.name}:{numbers[0]}")
+        said = f"simulated: losses within {near:.1g} of their size; --cudagraphs can capture; "
+        if found:
+            return f"{said}waits that no `sync` names: {', '.join(sorted({*found}))}"
+        return f"{said}waits where it says `sync`"
+
     def scored(self) -> str:
         """By ppo_eval, in a process, both versions' runs."""
         found = []
@@ -241,6 +274,7 @@ def main() -> int:
             if args.compile:
                 pair.say("--compile", pair.compiled)
             pair.say("--resume", pair.resumed)
+            pair.say("a GPU", pair.on_a_gpu)
         pair.say("ppo_eval", pair.scored)
         rewritten = sum(line[0] == "-" for hunk in hunks for line in hunk)
         lines = f"{sum(map(len, hunks))} changed lines in {len(hunks)} hunks"

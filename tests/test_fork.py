@@ -229,6 +229,7 @@ def test_check(pair, here, monkeypatch):
         "same losses",
         "--compile",
         "--resume",
+        "a GPU",
         "ppo_eval",
         "diff",
         "speed",
@@ -246,6 +247,7 @@ BREAKS = {  # a line of the fast version, what stands there instead, the check t
         "--resume",
     ),
     "flag": ("gamma: float = 0.99", "gamme: float = 0.99", "same losses"),
+    "capture": ("    loss.backward()", "    loss.item()\n    loss.backward()", "a GPU"),
 }
 
 
@@ -262,7 +264,33 @@ def test_check_sees_a_broken_pair(broken, pair, tmp_path, here, monkeypatch):
     assert done.returncode == 1 and table(done)[sees][0] == "FAIL", done.out
     assert broken != "average" or "lacks what is in early" in table(done)[sees][1]
     assert broken != "loss" or "losses/" in table(done)[sees][1]
+    assert broken != "capture" or "a CUDA graph cannot hold" in table(done)[sees][1]
     assert broken == "flag" or table(done)["speed"][0] == "ok"
+
+
+ON_A_GPU = {  # a line of both versions, what stands there instead, the result and what is said
+    "host": ("self.actor(obs)", "self.actor(obs + torch.zeros(4))", "FAIL", "cuda:0 and on cpu"),
+    "numpy": ("] = reward\n", "] = reward + 0 * obs[0].numpy().sum()\n", "FAIL", "to numpy"),
+    "wait": ("] = reward\n", "] = reward + 0 * float(obs[0, 0, 0])\n", "ok", "no `sync` names"),
+}
+
+
+@pytest.mark.parametrize("edit", ON_A_GPU)
+def test_check_sees_what_a_gpu_would_refuse(edit, pair, tmp_path):
+    """And in which line, where a CPU does it."""
+    old, new, result, said = ON_A_GPU[edit]
+    for name in ("mine", "mine_torchcompile"):
+        text = pair.with_stem(name).read_text()
+        assert text.count(old) == 1
+        (tmp_path / f"{name}.py").write_text(text.replace(old, new))
+    at = pair.read_text().partition(old)[0].count("\n") + 1
+    checked = check.Pair(tmp_path / "mine.py", tmp_path / "mine_torchcompile.py", [], tmp_path)
+    checked.same()
+    if result == "FAIL":
+        with pytest.raises(check.Failure, match=rf"mine.py:{at}: .*{said}"):
+            checked.on_a_gpu()
+    else:
+        assert f"{said}: mine.py:{at}, " in checked.on_a_gpu()
 
 
 def test_check_says_what_it_cannot_check(pair, tmp_path, here):

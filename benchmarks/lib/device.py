@@ -1,16 +1,19 @@
-"""A CUDA device that there is not: tensors whose numbers the host cannot reach.
+"""A simulated CUDA device: tensors whose numbers the host cannot reach.
 
 They lie on the CPU after all and come from its generator, so that a run on this device equals one
-on the CPU to the last bit. What a GPU refuses is refused, NumPy and operands on both sides, and
-where the host would wait for a GPU is written down. Not simulated: kernels and their rounding,
-streams, graphs, compiling.
+on the CPU. What a GPU refuses is refused: NumPy, operands on both sides, a graph in which the host
+waits. Where the host waits elsewhere is written down. Not simulated: kernels and their rounding,
+streams, a graph's replay, compiling.
 """
 
 import sys
-from contextlib import contextmanager
+import sysconfig
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
+import tensordict.nn
 import torch
 import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
@@ -18,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 CUDA = torch.device("cuda", 0)
+LIBRARIES = tuple(sysconfig.get_paths().values())
 aten = torch.ops.aten
 INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 # a GPU's host needs their result, or the size of it
@@ -83,9 +87,14 @@ class Names(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         def name(x):
-            return torch.device("meta") if isinstance(x, torch.device) and x.type == "cuda" else x
+            is_name = isinstance(x, str | torch.device) and str(x).partition(":")[0] == "cuda"
+            return torch.device("meta") if is_name else x
 
+        if function is torch.device:
+            return function(*args, **(kwargs or {}))
         args, kwargs = tree_map(name, args), tree_map(name, dict(kwargs or {}))
+        if function is torch.Tensor.cuda:
+            return args[0].to("meta")
         if function is torch.tensor:  # which fills no tensor on meta
             device = kwargs.pop("device", "cpu")
             return function(*args, **kwargs).to(device)
@@ -100,18 +109,32 @@ class Device(TorchDispatchMode):
 
     def __init__(self, script=""):
         super().__init__()
-        self.script, self.waits = script, set()
+        self.script, self.waits, self.captures = script, set(), False
 
     def wait(self):
         frame, numbers = sys._getframe(), []
         while frame is not None:
-            stem = Path(frame.f_code.co_filename).stem
-            if stem == "worlds":  # in place of the physics, which would not wait
-                return
-            if stem == self.script:
+            path, function = frame.f_code.co_filename, frame.f_code.co_name
+            if Path(path).stem == self.script:
                 numbers.append(frame.f_lineno)
+            elif function in ("step", "reset") and not numbers and not path.startswith(LIBRARIES):
+                return  # in an environment
             frame = frame.f_back
+        if self.captures:
+            raise RuntimeError("a CUDA graph cannot hold this, as the host would wait in it")
         self.waits.add(tuple(numbers))
+
+    def graph(self, function, warmup):
+        """In place of CudaGraphModule: the function, in which nothing may wait."""
+
+        def replay(*inputs):
+            self.captures = True
+            try:
+                return function(*inputs)
+            finally:
+                self.captures = False
+
+        return replay
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs, packet = dict(kwargs or {}), op.overloadpacket
@@ -153,26 +176,35 @@ class Device(TorchDispatchMode):
         return tree_map(wrapped, op(*tree_map(data, args), **tree_map(data, kwargs)))
 
 
+def one_group(lists, with_indices=False):
+    """Adam's tensors as a group of one device and type, of which PyTorch would ask meta."""
+    return {(CUDA, torch.float32): (lists, [*range(len(lists[0]))])}
+
+
 @contextmanager
-def simulated(monkeypatch, script):
-    """Within it a script finds one GPU; yields the Device."""
-    device, init = Device(script), dist.init_process_group
+def simulated(script):
+    """Within it a script finds one GPU, and no process beside it. script: its stem, for `waits` of
+    the Device that this yields.
+    """
+    device, init, generator = Device(script), dist.init_process_group, torch.Generator
     stream = SimpleNamespace(synchronize=device.wait)
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(torch.cuda, "set_device", lambda device: None)
-        patch.setattr(torch.cuda, "get_rng_state", torch.get_rng_state)
-        patch.setattr(torch.cuda, "set_rng_state", torch.set_rng_state)
-        patch.setattr(torch.cuda, "current_stream", lambda: stream)
-        patch.setattr(torch.Tensor, "pin_memory", lambda x: x)
-        patch.setattr(dist, "init_process_group", lambda *backend, **named: init("gloo", **named))
-        for collective in ("broadcast", "all_reduce"):  # of one process
-            patch.setattr(dist, collective, lambda x, *ranks, **named: None)
-
-        def one_group(lists, with_indices=False):  # PyTorch would ask for that of meta
-            return {(CUDA, torch.float32): (lists, [*range(len(lists[0]))])}
-
-        adam = torch.optim.Optimizer
-        patch.setattr(adam, "_group_tensors_by_device_and_dtype", staticmethod(one_group))
-        with Names(), device:
-            yield device
+    optimizer = torch.optim.Optimizer
+    replaced = [
+        (torch.cuda, "is_available", lambda: True),
+        (torch.cuda, "set_device", lambda device: None),
+        (torch.cuda, "get_rng_state", torch.get_rng_state),
+        (torch.cuda, "set_rng_state", torch.set_rng_state),
+        (torch.cuda, "current_stream", lambda: stream),
+        (torch, "Generator", lambda device=None: generator()),
+        (torch.Tensor, "pin_memory", lambda x: x),
+        (optimizer, "_group_tensors_by_device_and_dtype", staticmethod(one_group)),
+        (tensordict.nn, "CudaGraphModule", device.graph),
+        (dist, "init_process_group", lambda *backend, **named: init("gloo", **named)),
+        (dist, "broadcast", lambda x, *ranks, **named: None),
+        (dist, "all_reduce", lambda x, *ranks, **named: None),
+    ]
+    with ExitStack() as stack:
+        for owner, name, new in replaced:
+            stack.enter_context(patch.object(owner, name, new))
+        stack.enter_context(Names())
+        yield stack.enter_context(device)

@@ -407,7 +407,10 @@ def two_machines():
         for pid in ip("netns", "pids", names[k]).stdout.split():
             os.kill(int(pid), signal.SIGKILL)
 
-    yield SimpleNamespace(start=start, kill=kill)
+    def link(state):
+        assert not ip("-n", names[0], "link", "set", links[0], state).returncode
+
+    yield SimpleNamespace(start=start, kill=kill, link=link)
     for k, name in enumerate(names):
         kill(k)
         ip("netns", "del", name)
@@ -416,7 +419,8 @@ def two_machines():
 @pytest.mark.slow
 def test_two_machines(two_machines, tmp_path):
     """The weights of two ranks on one machine, bit for bit, and nothing is written on the second
-    one. When that is killed, the first one ends and says so, and a process alone goes on."""
+    one. SIGTERM to either ends both, with a checkpoint. When the network is cut for a while they go
+    on after it; when one is killed, the other ends and says so, and a process alone goes on."""
     folders = [tmp_path / name for name in "ab"]
     more = "--total-timesteps", 160
     started = [two_machines.start(k, folder, *more) for k, folder in enumerate(folders)]
@@ -430,13 +434,39 @@ def test_two_machines(two_machines, tmp_path):
     assert all(torch.equal(x, expected["agent"][key]) for key, x in found["agent"].items())
     assert not (folders[1] / "runs").exists()
 
-    shutil.rmtree(folders[0] / "runs")
-    more = "--total-timesteps", 10**7, "--checkpoint-interval", 1
-    process, _ = (two_machines.start(k, folder, *more) for k, folder in enumerate(folders))
-    deadline = time.monotonic() + 300
-    while not [*folders[0].glob("runs/*/*.pt")]:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    def long_run():
+        shutil.rmtree(folders[0] / "runs")
+        more = "--total-timesteps", 10**7, "--checkpoint-interval", 1
+        return [two_machines.start(k, folder, *more) for k, folder in enumerate(folders)]
+
+    def saved_step():
+        there = [*folders[0].glob("runs/*/checkpoint.pt")]
+        return checkpoint(folders[0])["global_step"] if there else 0
+
+    def wait_for_a_step(process, after=0):
+        deadline = time.monotonic() + 300
+        while saved_step() <= after:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+
+    started = long_run()
+    wait_for_a_step(started[0])
+    started[1].terminate()
+    for process, folder in zip(started, folders, strict=True):
+        status, *_ = ended(process, folder, timeout=60)
+        assert status == 1
+    assert "stopping after this iteration" in (folders[1] / "err").read_text()
+    (summary,) = folders[0].glob("runs/*/summary.json")
+    summary = json.loads(summary.read_text())
+    assert not summary["complete"] and summary["global_step"] == saved_step()
+
+    process, _ = long_run()
+    wait_for_a_step(process)
+    two_machines.link("down")
+    time.sleep(3)
+    step = saved_step()
+    two_machines.link("up")
+    wait_for_a_step(process, after=step)
     two_machines.kill(1)
     status, _, err = ended(process, folders[0], timeout=60)
     assert status != 0 and re.search("Connection (closed|reset) by peer", err), err

@@ -194,35 +194,51 @@ class Pair:
             f"each from the other's step {begun} to {ended}, from the weights saved, the same bits"
         )
 
+    def simulated(self, path: Path, *flags, name: str, compares=False):
+        """A run on a simulated GPU, and that; what it refuses is a Failure with the line."""
+        with simulated(path.stem, compares) as device:
+            try:
+                return self.train(path, *flags, name=f"gpu-{name}", gpu=True), device
+            except Failure:
+                raise
+            except Exception as error:
+                frames = traceback.extract_tb(error.__traceback__)
+                at = [x.lineno for x in frames if Path(x.filename).stem == path.stem]
+                raise Failure(f"{path.name}:{at[-1] if at else '?'}: {error}") from error
+
+    def unsaid(self, path: Path, waits: set) -> list[str]:
+        """Lines between `# Rollout` and `# Log` where the host waits and no comment says sync."""
+        lines = path.read_text().splitlines()
+        stripped = [line.strip() for line in lines]
+        if not {"# Rollout", "# Log"} <= {*stripped}:
+            return []
+        loop = range(stripped.index("# Rollout") + 1, stripped.index("# Log") + 1)
+        said = {i for i, line in enumerate(lines, 1) if "sync" in line.partition("#")[2]}
+        found = {x[0] for x in waits if x and x[-1] in loop and not said.intersection(x)}
+        return [f"{path.name}:{number}" for number in sorted(found)]
+
     def on_a_gpu(self) -> str:
-        """On a simulated one: whether the eager version learns the same there, and the fast one can
-        be captured; lines of the loop in which the host waits, but which do not say `sync`."""
-        found = []
-        for path, flags in ((self.eager, []), (self.fast, ["--cudagraphs"])):
-            lines, run = path.read_text().splitlines(), None
-            with simulated(path.stem) as device:
-                try:
-                    run = self.train(path, *flags, name=f"gpu-{path.stem}", gpu=True)
-                except Failure as end:
-                    if "Warp finds no GPU" in str(end):
-                        return f"not simulated: {end}"
-                    raise
-                except Exception as error:
-                    frames = traceback.extract_tb(error.__traceback__)
-                    at = [x.lineno for x in frames if Path(x.filename).stem == path.stem]
-                    raise Failure(f"{path.name}:{at[-1] if at else '?'}: {error}") from error
-            if path == self.eager:
-                near = assert_close(self.curves[path], curves(run), 2, self.bound)
-            first = next((i for i, x in enumerate(lines, 1) if x.strip() == "# Rollout"), None)
-            last = next((i for i, x in enumerate(lines, 1) if x.strip() == "# Log"), None)
-            for numbers in device.waits if first and last else ():
-                says = any("sync" in lines[n - 1].partition("#")[2] for n in numbers)
-                if numbers and first < numbers[-1] < last and not says:
-                    found.append(f"{path.name}:{numbers[0]}")
-        said = f"simulated: losses within {near:.1g} of their size; --cudagraphs can capture; "
-        if found:
-            return f"{said}waits that no `sync` names: {', '.join(sorted({*found}))}"
-        return f"{said}waits where it says `sync`"
+        """On a simulated one: the eager version learns the same; the fast one's CUDA graphs can be
+        captured, and their replays do what the calls would."""
+        try:
+            eager, device = self.simulated(self.eager, name="eager")
+        except Failure as end:
+            if "Warp finds no GPU" in str(end):
+                return f"not simulated: {end}"
+            raise
+        near = assert_close(self.curves[self.eager], curves(eager), 2, self.bound)
+        unsaid = self.unsaid(self.eager, device.waits)
+        called, device = self.simulated(self.fast, "--cudagraphs", name="called", compares=True)
+        unsaid += self.unsaid(self.fast, device.waits)
+        replayed, device = self.simulated(self.fast, "--cudagraphs", name="replayed")
+        one, two = curves(called), curves(replayed)
+        for tag, points in one.items():
+            for (step, a), (_, b) in zip(points, two[tag], strict=True):
+                said = f"{tag} at step {step}: {b:.9g} by replays, {a:.9g} by calls"
+                assert a == b or (a != a and b != b), f"{self.fast.name}: {said}"
+        waits = f"waits that no `sync` names: {', '.join(unsaid)}" if unsaid else ""
+        said = f"simulated: losses within {near:.1g} of their size; {device.replays} replays equal "
+        return f"{said}calls; {waits or 'waits where it says `sync`'}"
 
     def scored(self) -> str:
         """By ppo_eval, in a process, both versions' runs."""

@@ -53,6 +53,7 @@ def test_a_run_on_a_device(name, tmp_path):
         if vars(there).get("replays"):
             run(name, runs_dir=tmp_path / "called", gpu=True, graphs=False)
     assert_equal(run(name, runs_dir=tmp_path / "cpu"), there)
+    assert bool(device.replays) == name.endswith("_torchcompile")
     lines = [""] + (PPO / f"{name}.py").read_text().splitlines()
     said = {n for n, line in enumerate(lines) if "sync" in line.partition("#")[2]}
     loop = loop_lines(name).keys()
@@ -116,4 +117,20 @@ def test_what_the_device_refuses():
             assert device.waits
             device.waits.clear()
         with pytest.raises(RuntimeError, match="a CUDA graph cannot hold this"):
-            tensordict.nn.CudaGraphModule(lambda: x.sum().item(), warmup=3)()
+            tensordict.nn.CudaGraphModule(lambda: x.sum().item(), warmup=1)()
+
+
+def test_what_a_graph_keeps():
+    """From its third call on the numbers of that, but no tensor's content."""
+    with simulated("test_device") as device:
+        kept, x = [1.0], torch.zeros(2, device=torch.device("cuda"))
+        fresh = torch.ones(2, device=torch.device("cuda"))
+        graph = tensordict.nn.CudaGraphModule(lambda y: x.add_(y * kept[0]) + fresh, warmup=3)
+        found = []
+        for number in (1, 10, 100, 1000, 10000):
+            kept[0] = number
+            fresh.fill_(number / 1000)
+            found.append(graph(torch.ones(2, device=x.device) * (2 if number == 10000 else 1)))
+        told = [row.tolist()[0] for row in found]
+        assert told == pytest.approx([1.001, 11.01, 111.1, 212, 421])
+        assert device.replays == 2 and x.tolist() == [411, 411]

@@ -268,9 +268,11 @@ def test_check_sees_a_broken_pair(broken, pair, tmp_path, here, monkeypatch):
     assert broken == "flag" or table(done)["speed"][0] == "ok"
 
 
+CLIP = "ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)"
 ON_A_GPU = {  # a line of both versions, what stands there instead, the result and what is said
     "host": ("self.actor(obs)", "self.actor(obs + torch.zeros(4))", "FAIL", "cuda:0 and on cpu"),
     "numpy": ("] = reward\n", "] = reward + 0 * obs[0].numpy().sum()\n", "FAIL", "to numpy"),
+    "number": (CLIP, CLIP.replace("coef", "coef * frac"), "FAIL", "keep 0.825 in place of 0.85"),
     "wait": ("] = reward\n", "] = reward + 0 * float(obs[0, 0, 0])\n", "ok", "no `sync` names"),
 }
 
@@ -283,11 +285,12 @@ def test_check_sees_what_a_gpu_would_refuse(edit, pair, tmp_path):
         text = pair.with_stem(name).read_text()
         assert text.count(old) == 1
         (tmp_path / f"{name}.py").write_text(text.replace(old, new))
-    at = pair.read_text().partition(old)[0].count("\n") + 1
+    name = "mine_torchcompile" if edit == "number" else "mine"  # the first to see it
+    at = pair.with_stem(name).read_text().partition(old)[0].count("\n") + 1
     checked = check.Pair(tmp_path / "mine.py", tmp_path / "mine_torchcompile.py", [], tmp_path)
     checked.same()
     if result == "FAIL":
-        with pytest.raises(check.Failure, match=rf"mine.py:{at}: .*{said}"):
+        with pytest.raises(check.Failure, match=rf"{name}.py:{at}: .*{said}"):
             checked.on_a_gpu()
     else:
         assert f"{said}: mine.py:{at}, " in checked.on_a_gpu()

@@ -2,13 +2,14 @@
 
 They lie on the CPU after all and come from its generator, so that a run on this device equals one
 on the CPU. What a GPU refuses is refused: NumPy, operands on both sides, a graph in which the host
-waits. Where the host waits elsewhere is written down. Not simulated: kernels and their rounding,
-streams, a graph's replay, compiling.
+waits. Where the host waits elsewhere is written down. A graph repeats the operations that it has
+recorded, with the numbers of then. Not simulated: kernels and their rounding, streams, compiling.
 """
 
 import sys
 import sysconfig
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -82,6 +83,10 @@ def on_host(x):
     return isinstance(x, torch.Tensor) and not on_device(x)
 
 
+def cloned(x):
+    return x.clone() if isinstance(x, torch.Tensor) else x
+
+
 class Names(TorchFunctionMode):
     """Says meta wherever a script says cuda, for which PyTorch would look for a GPU."""
 
@@ -105,11 +110,12 @@ class Device(TorchDispatchMode):
     """Does what is to be done on the device.
 
     waits: where the host waited, {(number of a line of the script, of the one that called it, ...)}
+    replays: of graphs. graph: the one that records, or compares, what is done now.
     """
 
     def __init__(self, script=""):
         super().__init__()
-        self.script, self.waits, self.captures = script, set(), False
+        self.script, self.waits, self.replays, self.graph = script, set(), 0, None
 
     def wait(self):
         frame, numbers = sys._getframe(), []
@@ -120,21 +126,9 @@ class Device(TorchDispatchMode):
             elif function in ("step", "reset") and not numbers and not path.startswith(LIBRARIES):
                 return  # in an environment
             frame = frame.f_back
-        if self.captures:
+        if self.graph:
             raise RuntimeError("a CUDA graph cannot hold this, as the host would wait in it")
         self.waits.add(tuple(numbers))
-
-    def graph(self, function, warmup):
-        """In place of CudaGraphModule: the function, in which nothing may wait."""
-
-        def replay(*inputs):
-            self.captures = True
-            try:
-                return function(*inputs)
-            finally:
-                self.captures = False
-
-        return replay
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs, packet = dict(kwargs or {}), op.overloadpacket
@@ -173,7 +167,95 @@ class Device(TorchDispatchMode):
                 return x
             return given.get(id(x)) if id(x) in given else OnDevice(x) if to_device else x
 
-        return tree_map(wrapped, op(*tree_map(data, args), **tree_map(data, kwargs)))
+        on_tape = self.graph and (to_device or any(map(on_device, tensors)))
+        form = self.graph.form(op, args, kwargs) if on_tape else None
+        args, kwargs = tree_map(data, args), tree_map(data, kwargs)
+        result = op(*args, **kwargs)
+        if on_tape:
+            self.graph.done(op, args, kwargs, result, form)
+        return tree_map(wrapped, result)
+
+
+class Graph:
+    """tensordict's CudaGraphModule. The calls before the one of number `warmup` run the function,
+    that one is recorded, and later ones repeat its operations on the same memory.
+
+    compares: later ones run the function, and raise where it does what the graph would not repeat.
+    """
+
+    def __init__(self, device, compares, function, warmup):
+        self.device, self.compares, self.function, self.left = device, compares, function, warmup
+        self.tape, self.forms, self.at, self.fresh = [], [], 0, set()
+        self.inputs = self.outputs = None
+
+    def __call__(self, *inputs):
+        self.left -= 1
+        if self.left > 0:
+            return self.function(*inputs)
+        if self.left == 0:
+            self.inputs = tree_map(cloned, inputs)
+            self.run()
+        else:
+            self.device.replays += 1
+            for kept, new in zip(tree_leaves(self.inputs), tree_leaves(inputs), strict=True):
+                kept.copy_(new)
+            if self.compares:
+                self.run()
+            else:
+                self.replay()
+        return tree_map(cloned, self.outputs)
+
+    def run(self):
+        self.device.graph, self.at, self.fresh = self, 0, set()
+        try:
+            self.outputs = self.function(*self.inputs)
+        finally:
+            self.device.graph = None
+
+    @torch.no_grad()
+    def replay(self):
+        for op, args, kwargs, kept in self.tape:
+            new = op(*args, **kwargs)
+            for old, now in zip(tree_leaves(kept), tree_leaves(new), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != now.data_ptr():
+                    old.copy_(now)
+
+    def form(self, op, args, kwargs):
+        """What a graph keeps of an operation: its numbers, and the place of each tensor in memory
+        that was there before it. Raises where it is another one than was recorded."""
+        found = [op]
+        for x in tree_leaves((args, kwargs)):
+            if not isinstance(x, torch.Tensor):
+                found.append(x)
+            elif on_host(x) and not x.dim():  # a number to a kernel
+                found.append(x.item())
+            elif place(x) not in self.fresh:
+                found.append(Place(x.data_ptr()))
+        if self.left < 0:
+            kept = self.forms[self.at] if self.at < len(self.forms) else [None]
+            for old, new in zip(kept, found, strict=False):
+                if old != new and not (old != old and new != new):
+                    number = isinstance(new, int | float) and not isinstance(new, Place)
+                    said = f"{old} in place of {new}" if number else f"another tensor in {op}"
+                    raise RuntimeError(f"a CUDA graph would keep {said}")
+            self.at += 1
+        return found
+
+    def done(self, op, args, kwargs, result, form):
+        given = {place(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        made = {place(x) for x in tree_leaves(result) if isinstance(x, torch.Tensor)}
+        self.fresh |= made - given
+        if self.left == 0:
+            self.tape.append((op, args, kwargs, result))
+            self.forms.append(form)
+
+
+class Place(int):
+    """Of a tensor in memory."""
+
+
+def place(x):
+    return (x.data_on_device if on_device(x) else x).untyped_storage().data_ptr()
 
 
 def one_group(lists, with_indices=False):
@@ -182,9 +264,9 @@ def one_group(lists, with_indices=False):
 
 
 @contextmanager
-def simulated(script):
+def simulated(script, compares=False):
     """Within it a script finds one GPU, and no process beside it. script: its stem, for `waits` of
-    the Device that this yields.
+    the Device that this yields. compares: see Graph.
     """
     device, init, generator = Device(script), dist.init_process_group, torch.Generator
     stream = SimpleNamespace(synchronize=device.wait)
@@ -198,7 +280,7 @@ def simulated(script):
         (torch, "Generator", lambda device=None: generator()),
         (torch.Tensor, "pin_memory", lambda x: x),
         (optimizer, "_group_tensors_by_device_and_dtype", staticmethod(one_group)),
-        (tensordict.nn, "CudaGraphModule", device.graph),
+        (tensordict.nn, "CudaGraphModule", partial(Graph, device, compares)),
         (dist, "init_process_group", lambda *backend, **named: init("gloo", **named)),
         (dist, "broadcast", lambda x, *ranks, **named: None),
         (dist, "all_reduce", lambda x, *ranks, **named: None),

@@ -134,3 +134,40 @@ def test_what_a_graph_keeps():
         told = [row.tolist()[0] for row in found]
         assert told == pytest.approx([1.001, 11.01, 111.1, 212, 421])
         assert device.replays == 2 and x.tolist() == [411, 411]
+
+
+CHANGES = {  # in the fourth call of x.add_(y * kept[0]) + other, and what is said of it
+    "number": (lambda main: main.update(kept=[7.0]), "would keep 1.0 in place of 7.0"),
+    "tensor": (
+        lambda main: main.update(other=main["other"] + 1),
+        "keep another tensor in aten.add",
+    ),
+    "operation": (lambda main: main.update(more=True), "keep another tensor in aten.neg"),
+    "end": (lambda main: main.update(less=True), "would go on with aten.add.Tensor"),
+    "content": (lambda main: main["other"].fill_(3), None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_graph_is_compared_with_calls(change):
+    changes, said = CHANGES[change]
+    with simulated("test_device", compares=True) as device:
+        cuda = torch.device("cuda")
+        main = {"kept": [1.0], "other": torch.ones(2, device=cuda), "more": False, "less": False}
+        x, y = torch.zeros(2, device=cuda), torch.ones(2, device=cuda)
+
+        def function(y):
+            if main["more"]:
+                return -x
+            z = x.add_(y * main["kept"][0])
+            return z if main["less"] else z + main["other"]
+
+        graph = tensordict.nn.CudaGraphModule(function, warmup=3)
+        for _ in range(4):
+            graph(y)
+        changes(main)
+        if said:
+            with pytest.raises(RuntimeError, match=said):
+                graph(y)
+        else:
+            assert graph(y).tolist() == [8, 8] and device.replays == 2

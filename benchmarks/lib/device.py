@@ -165,7 +165,7 @@ class Device(TorchDispatchMode):
         def wrapped(x):
             if not isinstance(x, torch.Tensor):
                 return x
-            return given.get(id(x)) if id(x) in given else OnDevice(x) if to_device else x
+            return given[id(x)] if id(x) in given else OnDevice(x) if to_device else x
 
         on_tape = self.graph and (to_device or any(map(on_device, tensors)))
         form = self.graph.form(op, args, kwargs) if on_tape else None
@@ -211,6 +211,8 @@ class Graph:
             self.outputs = self.function(*self.inputs)
         finally:
             self.device.graph = None
+        if self.at < len(self.forms) and self.left < 0:
+            raise RuntimeError(f"a CUDA graph would go on with {self.forms[self.at][0]}")
 
     @torch.no_grad()
     def replay(self):
@@ -229,8 +231,8 @@ class Graph:
                 found.append(x)
             elif on_host(x) and not x.dim():  # a number to a kernel
                 found.append(x.item())
-            elif place(x) not in self.fresh:
-                found.append(Place(x.data_ptr()))
+            else:
+                found.append(None if place(x) in self.fresh else Place(x.data_ptr()))
         if self.left < 0:
             kept = self.forms[self.at] if self.at < len(self.forms) else [None]
             for old, new in zip(kept, found, strict=False):

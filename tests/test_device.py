@@ -97,7 +97,14 @@ def test_what_the_device_refuses():
         for refused in (x.numpy, lambda: np.asarray(x), lambda: torch.ones(4)[x.long()]):
             with pytest.raises((TypeError, RuntimeError)):
                 refused()
+        zero_one = np.arange(2.0)
+        made = [torch.as_tensor(zero_one, device=torch.device("cuda:0")), x.new_tensor([0, 1])]
+        made += [torch.tensor([0, 1], device="cuda"), torch.from_numpy(zero_one).cuda()]
+        made += [torch.as_tensor(x[:2]), torch.as_tensor(torch.arange(2), device=x.device)]
+        for tensor in made:
+            assert isinstance(tensor, OnDevice) and tensor.tolist() == [0, 1]
         device.waits.clear()
+        x[x < 0] = 0.0
         y = x * 2 + torch.tensor(1.0)  # a number may come from the host
         y[:2] = y[2:]
         y.copy_(torch.ones(4), non_blocking=True)

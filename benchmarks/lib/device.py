@@ -27,6 +27,7 @@ aten = torch.ops.aten
 INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 # a GPU's host needs their result, or the size of it
 READ = {aten._local_scalar_dense, aten.equal, aten.is_nonzero, aten.nonzero, aten.masked_select}
+READ |= {aten._unique2, aten.unique_dim, aten.bincount, aten.repeat_interleave}
 
 
 class OnDevice(torch.Tensor):
@@ -100,9 +101,14 @@ class Names(TorchFunctionMode):
         args, kwargs = tree_map(name, args), tree_map(name, dict(kwargs or {}))
         if function is torch.Tensor.cuda:
             return args[0].to("meta")
-        if function is torch.tensor:  # which fills no tensor on meta
-            device = kwargs.pop("device", "cpu")
-            return function(*args, **kwargs).to(device)
+        # these fill no tensor on meta
+        if function in (torch.tensor, torch.as_tensor, torch.asarray):
+            device = kwargs.pop("device", None)
+            made = args[0] if on_device(args[0]) and not kwargs else function(*args, **kwargs)
+            return made if device is None else made.to(device)
+        if function is torch.Tensor.new_tensor:
+            device = kwargs.pop("device", "meta" if on_device(args[0]) else "cpu")
+            return torch.tensor(*args[1:], **{"dtype": args[0].dtype} | kwargs).to(device)
         return function(*args, **kwargs)
 
 
@@ -150,7 +156,10 @@ class Device(TorchDispatchMode):
         elif packet in INDEX:
             indices = [x for x in args[1] if x is not None]
             operands = [args[0], *args[2:3], *filter(on_device, indices)]
-            if to_device and any(on_host(x) or x.dtype == torch.bool for x in indices):
+            fills = len(args) > 2 and args[2].numel() == 1  # as masked_fill_ does
+            if to_device and any(
+                on_host(x) or x.dtype == torch.bool and not fills for x in indices
+            ):
                 self.wait()
         if any(map(on_device, operands)) and any(on_host(x) and x.dim() for x in operands):
             raise RuntimeError(f"{op}: tensors on cuda:0 and on cpu")

@@ -273,7 +273,12 @@ ON_A_GPU = {  # a line of both versions, what stands there instead, the result a
     "host": ("self.actor(obs)", "self.actor(obs + torch.zeros(4))", "FAIL", "cuda:0 and on cpu"),
     "numpy": ("] = reward\n", "] = reward + 0 * obs[0].numpy().sum()\n", "FAIL", "to numpy"),
     "number": (CLIP, CLIP.replace("coef", "coef * frac"), "FAIL", "keep 0.825 in place of 0.85"),
-    "wait": ("] = reward\n", "] = reward + 0 * float(obs[0, 0, 0])\n", "ok", "no `sync` names"),
+    "wait": (
+        "] = reward\n",
+        "] = reward + 0 * float(obs[0, 0, 0])\n",
+        "ok",
+        "waits without `sync`",
+    ),
 }
 
 

@@ -26,7 +26,7 @@ LIBRARIES = tuple(sysconfig.get_paths().values())
 aten = torch.ops.aten
 INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 # a GPU's host needs their result, or the size of it
-READ = {aten._local_scalar_dense, aten.equal, aten.is_nonzero, aten.nonzero, aten.masked_select}
+READ = {aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select}
 READ |= {aten._unique2, aten.unique_dim, aten.bincount, aten.repeat_interleave}
 
 
@@ -57,6 +57,14 @@ class OnDevice(torch.Tensor):
     def data_ptr(self):
         return self.data_on_device.data_ptr()
 
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, new):
+        self.data_on_device = new.data_on_device
+
     def numpy(self):
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
@@ -72,8 +80,11 @@ class OnDevice(torch.Tensor):
     def __reduce_ex__(self, protocol):  # as if it were loaded to the CPU
         return self.data_on_device.__reduce_ex__(protocol)
 
+    def __format__(self, spec):
+        return format(self.item() if self.dim() == 0 else repr(self), spec)
+
     def __repr__(self):
-        return f"OnDevice({self.data_on_device})"
+        return f"OnDevice({self.cpu()})"
 
 
 def on_device(x):
@@ -106,6 +117,10 @@ class Names(TorchFunctionMode):
             device = kwargs.pop("device", None)
             made = args[0] if on_device(args[0]) and not kwargs else function(*args, **kwargs)
             return made if device is None else made.to(device)
+        if function in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            index = tuple(torch.tensor(x) if isinstance(x, list) else x for x in index)
+            args = args[0], index, *args[2:]
         if function is torch.Tensor.new_tensor:
             device = kwargs.pop("device", "meta" if on_device(args[0]) else "cpu")
             return torch.tensor(*args[1:], **{"dtype": args[0].dtype} | kwargs).to(device)
@@ -130,7 +145,8 @@ class Device(TorchDispatchMode):
             if Path(path).stem == self.script:
                 numbers.append(frame.f_lineno)
             elif function in ("step", "reset") and not numbers and not path.startswith(LIBRARIES):
-                return  # in an environment
+                if not isinstance(frame.f_locals.get("self"), torch.optim.Optimizer):
+                    return  # in an environment
             frame = frame.f_back
         if self.graph:
             raise RuntimeError("a CUDA graph cannot hold this, as the host would wait in it")
@@ -161,9 +177,12 @@ class Device(TorchDispatchMode):
                 on_host(x) or x.dtype == torch.bool and not fills for x in indices
             ):
                 self.wait()
-        if any(map(on_device, operands)) and any(on_host(x) and x.dim() for x in operands):
+        least = -1 if packet in (aten.cat, aten.stack) else 0  # else a number may be the host's
+        if any(map(on_device, operands)) and any(on_host(x) and x.dim() > least for x in operands):
             raise RuntimeError(f"{op}: tensors on cuda:0 and on cpu")
-        if packet in READ and any(map(on_device, tensors)):
+        # a deviation that is a tensor is checked by CUDA's normal
+        checks = packet is aten.normal and on_device(args[1])
+        if checks or packet in READ and any(map(on_device, tensors)):
             self.wait()
 
         def data(x):
@@ -192,7 +211,7 @@ class Graph:
     compares: later ones run the function, and raise where it does what the graph would not repeat.
     """
 
-    def __init__(self, device, compares, function, warmup):
+    def __init__(self, device, compares, function, warmup=2):
         self.device, self.compares, self.function, self.left = device, compares, function, warmup
         self.tape, self.forms, self.at, self.fresh = [], [], 0, set()
         self.inputs = self.outputs = None
@@ -280,14 +299,21 @@ def simulated(script, compares=False):
     the Device that this yields. compares: see Graph.
     """
     device, init, generator = Device(script), dist.init_process_group, torch.Generator
-    stream = SimpleNamespace(synchronize=device.wait)
+    stream = SimpleNamespace(synchronize=device.wait, is_capturing=lambda: bool(device.graph))
     optimizer = torch.optim.Optimizer
     replaced = [
         (torch.cuda, "is_available", lambda: True),
         (torch.cuda, "set_device", lambda device: None),
         (torch.cuda, "get_rng_state", torch.get_rng_state),
         (torch.cuda, "set_rng_state", torch.set_rng_state),
-        (torch.cuda, "current_stream", lambda: stream),
+        (torch.cuda, "current_device", lambda: 0),
+        (torch.cuda, "current_stream", lambda device=None: stream),
+        (torch.cuda, "is_bf16_supported", lambda: True),
+        (torch.cuda, "is_current_stream_capturing", stream.is_capturing),
+        (torch.cuda, "synchronize", lambda device=None: stream.synchronize()),
+        (torch.accelerator, "current_accelerator", lambda check_available=False: CUDA),
+        (torch.accelerator, "current_stream", lambda device=None: stream),
+        (torch.nn.RNNBase, "flatten_parameters", lambda self: None),  # it is cuDNN's
         (torch, "Generator", lambda device=None: generator()),
         (torch.Tensor, "pin_memory", lambda x: x),
         (optimizer, "_group_tensors_by_device_and_dtype", staticmethod(one_group)),

@@ -419,7 +419,7 @@ def two_machines():
 @pytest.mark.slow
 def test_two_machines(two_machines, tmp_path):
     """The weights of two ranks on one machine, bit for bit, and nothing is written on the second
-    one. SIGTERM to either ends both, with a checkpoint. When the network is cut for a while they go
+    one. SIGTERM to the second ends both, with a checkpoint. When the network is cut for 3 s they go
     on after it; when one is killed, the other ends and says so, and a process alone goes on."""
     folders = [tmp_path / name for name in "ab"]
     more = "--total-timesteps", 160

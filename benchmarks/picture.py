@@ -74,7 +74,8 @@ def words(record: dict) -> str:
     """What stands under a film: task and score, script, what it took."""
     mean = record["eval"]["mean"]
     score = f"{mean:,.0f}" if abs(mean) >= 100 else f"{mean:.1f}"
-    took = f"{record['seconds'] / 60:.2g} minutes, {cores(record['cores'])}"
+    minutes = record["seconds"] / 60
+    took = f"{minutes:.{0 if minutes >= 10 else 1}f} minutes, {cores(record['cores'])}"
     task = record["env_id"].rpartition(":")[2]  # without its module
     return f"{task}: {score}\n{record['script'].removesuffix('_torchcompile')}\n{took}"
 

@@ -6,11 +6,12 @@
 #                                           status 1 if one failed
 #
 # 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 HalfCheetah-v5 in 4,096 worlds of
-# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md, seeds 1 to 3
-# as far as the time goes; 4 Breakout's other forms, vectors captured, eager and on the CPU, and where
-# the device's time goes. When a part's time is over, what still runs is interrupted and what comes
-# after it is left out; records are there as runs end. A part goes on with its runs of learning, which
-# are in RUNS, or in RESULTS/runs. COMMIT is put down where git knows none.
+# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md, seeds
+# 1 to 3 as far as the time goes; 4 Breakout's other forms, vectors captured, eager and on the CPU, and
+# where the device's time goes; 5 other small scripts on the device and on the CPU. When a part's time
+# is over, what still runs is interrupted and what comes after it is left out; records are there as runs
+# end. A part goes on with its runs of learning, which are in RUNS, or in RESULTS/runs. COMMIT is put
+# down where git knows none.
 # The copies that benchmarks/peers/cleanrl_leanrl.py makes join where PEERS names their folder.
 set -euo pipefail
 
@@ -87,6 +88,12 @@ part() {
       run python3 benchmarks/kernels.py $fast --compile --cudagraphs
       run python3 benchmarks/kernels.py $fast --compile --cudagraphs --num-envs $most
       ;;
+    5)
+      for name in ppo ppo_lstm ppo_pixels ppo_trxl; do
+        throughput --rounds 1 --iterations $iterations --variants ${name}_torchcompile:compile+no-cuda \
+          ${name}_torchcompile:compile+cudagraphs $name $name:no-cuda
+      done
+      ;;
   esac
 }
 
@@ -95,16 +102,16 @@ if [ "${1:-}" = --dry-run ]; then
   rounds=2 iterations=8 steps=8192 many=2 most=4 seeds=1 worlds=4 warp_steps=4096 slow=3600 limit=3600 workers=2
   results=$(mktemp -d)
   trap 'rm -rf "$results"' EXIT
-  for number in 1 2 3 4; do
+  for number in 1 2 3 4 5; do
     echo "== part $number"
     part $number
   done
   exit $failed
-elif [[ ${1:-} == [1-4] ]]; then
+elif [[ ${1:-} == [1-5] ]]; then
   results=${2:-benchmarks/results}
   mkdir -p "$results"
   part "$1"
 else
-  echo "usage: bash benchmarks/gpu.sh 1|2|3|4 [RESULTS], or --dry-run" >&2
+  echo "usage: bash benchmarks/gpu.sh 1|2|3|4|5 [RESULTS], or --dry-run" >&2
   exit 2
 fi

@@ -148,8 +148,9 @@ CHANGES = {  # in the fourth call of x.add_(y * kept[0]) + other, and what is sa
         lambda main: main.update(other=main["other"] + 1),
         "keep another tensor in aten.add",
     ),
-    "operation": (lambda main: main.update(more=True), "keep another tensor in aten.neg"),
+    "operation": (lambda main: main.update(more=True), "aten.mul.Tensor in place of aten.neg"),
     "end": (lambda main: main.update(less=True), "would go on with aten.add.Tensor"),
+    "more": (lambda main: main.update(last=True), "nothing in place of aten.neg"),
     "content": (lambda main: main["other"].fill_(3), None),
 }
 
@@ -159,14 +160,16 @@ def test_a_graph_is_compared_with_calls(change):
     changes, said = CHANGES[change]
     with simulated("test_device", compares=True) as device:
         cuda = torch.device("cuda")
-        main = {"kept": [1.0], "other": torch.ones(2, device=cuda), "more": False, "less": False}
+        main = {"kept": [1.0], "other": torch.ones(2, device=cuda)}
+        main |= dict.fromkeys(("more", "less", "last"), False)
         x, y = torch.zeros(2, device=cuda), torch.ones(2, device=cuda)
 
         def function(y):
             if main["more"]:
                 return -x
             z = x.add_(y * main["kept"][0])
-            return z if main["less"] else z + main["other"]
+            z = z if main["less"] else z + main["other"]
+            return -z if main["last"] else z
 
         graph = tensordict.nn.CudaGraphModule(function, warmup=3)
         for _ in range(4):

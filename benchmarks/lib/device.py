@@ -262,11 +262,11 @@ class Graph:
             else:
                 found.append(None if place(x) in self.fresh else Place(x.data_ptr()))
         if self.left < 0:
-            kept = self.forms[self.at] if self.at < len(self.forms) else [None]
+            kept = self.forms[self.at] if self.at < len(self.forms) else ["nothing"]
             for old, new in zip(kept, found, strict=False):
                 if old != new and not (old != old and new != new):
-                    number = isinstance(new, int | float) and not isinstance(new, Place)
-                    said = f"{old} in place of {new}" if number else f"another tensor in {op}"
+                    moved = isinstance(old, Place) or isinstance(new, Place)
+                    said = f"another tensor in {op}" if moved else f"{old} in place of {new}"
                     raise RuntimeError(f"a CUDA graph would keep {said}")
             self.at += 1
         return found

@@ -42,6 +42,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import ale_py
 import gymnasium as gym
 import numpy as np
@@ -51,14 +53,13 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 gym.register_envs(ale_py)  # ALE/...
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_atari"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_atari 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -78,6 +79,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "ALE/Breakout-v5"  # ALE's name of an Atari game, with or without ALE/
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     repeat_action_probability: float = 0.0  # probability of a sticky action; ALE recommends 0.25
     total_timesteps: int = 10_000_000  # steps of 4 frames, rounded down to whole rollouts
     learning_rate: float = 2.5e-4  # Adam's learning rate
@@ -114,7 +116,8 @@ def make_envs(args):
     restarted the game, its episode_frame_number has not grown.
     """
     options = {"life_loss_info": True, "repeat_action_probability": args.repeat_action_probability}
-    return gym.make_vec(args.env_id, args.num_envs, reward_clipping=False, **options)
+    options |= {"reward_clipping": False, **json.loads(args.env_kwargs)}
+    return gym.make_vec(args.env_id, args.num_envs, **options)
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -122,6 +125,27 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
+
+
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
 
 
 class Agent(nn.Module):
@@ -140,26 +164,23 @@ class Agent(nn.Module):
             layer_init(nn.Linear(64 * 7 * 7, 512)),
             nn.ReLU(),
         )
-        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(512, int(envs.single_action_space.n)), std=0.01)
         self.critic = layer_init(nn.Linear(512, 1), std=1.0)
 
     def forward(self, obs):
         hidden = self.network(obs.float() / 255.0)  # (M, 512)
-        probs = Categorical(logits=self.actor(hidden), validate_args=False)
-        return probs, self.critic(hidden).squeeze(-1)
+        return Categorical(self.actor(hidden)), self.critic(hidden).squeeze(-1)
 
 
 @torch.no_grad()
-def act(agent, row):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage. Returns the actions, (N,).
+def act(agent, obs):
+    """Samples an action for each observation, (N, 4, 84, 84).
+
+    Returns actions, their log-probabilities and values, (N,) each.
     """
-    probs, value = agent(row["obs"])
+    probs, value = agent(obs)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action
+    return action, probs.log_prob(action), value
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -277,7 +298,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -295,8 +315,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -342,8 +366,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -384,8 +409,10 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         dones[0] = dones[T]
         for step in range(T):
-            row = {key: rows[step] for key, rows in storage.items()}  # views
-            action = act(agent, row)
+            action, logprob, value = act(agent, obs[step])
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = np.sign(reward)
@@ -455,7 +482,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

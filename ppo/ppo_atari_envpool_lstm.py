@@ -41,6 +41,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import envpool
 import numpy as np
 import tyro
@@ -49,13 +51,12 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_atari_envpool_lstm"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_atari_envpool_lstm 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -75,6 +76,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 10_000_000  # steps of 4 frames, rounded down to whole rollouts
     learning_rate: float = 2.5e-4  # Adam's learning rate
     num_envs: int = 8  # N, parallel games
@@ -91,7 +93,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
-    cleanrl_semantics: bool = False  # train on autoreset steps; time limits are terminal
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -108,8 +110,9 @@ def make_envs(args, seeds):
     A lost life ends an episode. One seed for all would be seed + i for game i: runs with the seeds
     1 and 2 would share all games but one.
     """
-    options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}
-    return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), stack_num=1, **options)
+    options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist(), "stack_num": 1}
+    options |= json.loads(args.env_kwargs)
+    return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -120,11 +123,11 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations; nn.LSTM has no argument that zeroes its state between two rows.
+    """nn.LSTM's equations, in one call for a sequence in which episodes end.
 
-    x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
-    before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
-    A row whose dones is 1 still reads the memory of its episode; the row after it reads zeros.
+    x: (T * E, inputs), rows of E environments in order of time; state: h and c before the first
+    row, (2, E, H); dones: (T * E,), 1 where a row is its episode's last, or None. Returns hidden,
+    (T * E, H), and the state after the last row.
     """
 
     def __init__(self, input_size, hidden_size):
@@ -133,23 +136,47 @@ class LSTM(nn.Module):
         self.from_x = layer_init(nn.Linear(input_size, 4 * hidden_size), std=1.0)
         self.from_h = layer_init(nn.Linear(hidden_size, 4 * hidden_size), std=1.0)
 
-    def forward(self, x, dones, state):
+    def forward(self, x, state, dones=None):
         h, c = state  # (E, H) each
-        rows = self.from_x(x).view(-1, len(h), 4 * self.hidden_size)  # (T, E, 4 H), in one product
-        keeps = 1 - dones.view(-1, len(h), 1)  # (T, E, 1)
-        hidden = []
-        for row, keep in zip(rows, keeps, strict=True):
-            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            hidden.append(h)
-            h, c = h * keep, c * keep
-        return torch.cat(hidden), torch.stack([h, c])
+        w_x = self.from_x.weight  # (4 H, inputs)
+        # subtle: nn.LSTM cannot forget between two rows. So dones is one more input, whose weight
+        # shuts all gates: after an episode's last row the state is 0. The hidden of that row is 0,
+        # too, which no loss sees: it is an autoreset step
+        if dones is not None:
+            w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)
+            x = torch.cat([x, dones.unsqueeze(1)], dim=1)
+        rows = x.view(-1, len(h), w_x.shape[1])  # (T, E, inputs)
+        weights = w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias
+        # biases, one layer, no dropout, training, one direction, rows before environments
+        options = True, 1, 0.0, True, False, False
+        hidden, h, c = torch.lstm(rows, (h[None], c[None]), weights, *options)
+        return hidden.flatten(0, 1), torch.cat([h, c])
+
+
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
 
 
 class Agent(nn.Module):
-    """Nature CNN and LSTM: obs (M, 1, 84, 84) uint8, dones (M,), lstm_state (2, E, H) -> a
-    distribution over A actions, value (M,), lstm_state.
+    """Nature CNN and LSTM: obs (M, 1, 84, 84) uint8, lstm_state (2, E, H), dones (M,) where a
+    sequence may hold ends -> a distribution over A actions, value (M,), lstm_state.
     """
 
     def __init__(self, envs):
@@ -166,28 +193,30 @@ class Agent(nn.Module):
             nn.ReLU(),
         )
         self.lstm = LSTM(512, 128)
-        self.actor = layer_init(nn.Linear(128, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(128, int(envs.single_action_space.n)), std=0.01)
         self.critic = layer_init(nn.Linear(128, 1), std=1.0)
 
-    def forward(self, obs, dones, lstm_state):
+    def initial_state(self, num_envs):
+        """The memory at the start of an episode."""
+        return self.actor.weight.new_zeros((2, num_envs, self.lstm.hidden_size))
+
+    def forward(self, obs, lstm_state, dones=None):
         hidden = self.network(obs.float() / 255.0)  # (M, 512)
-        hidden, lstm_state = self.lstm(hidden, dones, lstm_state)  # (M, 128)
-        probs = Categorical(logits=self.actor(hidden), validate_args=False)
-        return probs, self.critic(hidden).squeeze(-1), lstm_state
+        hidden, lstm_state = self.lstm(hidden, lstm_state, dones)  # (M, 128)
+        return Categorical(self.actor(hidden)), self.critic(hidden).squeeze(-1), lstm_state
 
 
 @torch.no_grad()
-def act(agent, row, lstm_state):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage; lstm_state: the memory before that row.
-    Returns the actions, (N,), and the memory after it.
+def act(agent, obs, dones, lstm_state):
+    """Samples an action for each observation; the memory of an episode that is over is dropped.
+
+    obs: (N, 1, 84, 84); dones: (N,); lstm_state: the memory before these rows.
+    Returns actions, (N,), their log-probabilities and values, (N,), and the memory after them.
     """
-    probs, value, lstm_state = agent(row["obs"], row["dones"], lstm_state)
+    probs, value, lstm_state = agent(obs, lstm_state)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action, lstm_state
+    keep = (1 - dones).unsqueeze(1)  # (N, 1)
+    return action, probs.log_prob(action), value, lstm_state * keep
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -260,7 +289,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     Returns LOSSES, (7,); grad_norm is that before clipping.
     """
     mb = {key: rows[:, mb_inds].flatten(0, 1) for key, rows in batch.items()}  # (M, ...)
-    probs, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state[..., mb_inds, :])
+    probs, newvalue, _ = agent(mb["obs"], initial_lstm_state[..., mb_inds, :], mb["dones"])
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
@@ -306,7 +335,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -324,8 +352,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -371,8 +403,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -392,7 +425,7 @@ if __name__ == "__main__":
     batch = {key: rows[:T] for key, rows in storage.items()}  # (T, N, ...), views
     obs = storage["obs"]
     obs[T] = torch.from_numpy(next_obs)
-    lstm_state = torch.zeros((2, N, agent.lstm.hidden_size), device=device)
+    lstm_state = agent.initial_state(N)
     initial_lstm_state = lstm_state.clone()  # before row 0 of a rollout
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -418,8 +451,12 @@ if __name__ == "__main__":
         initial_lstm_state[:] = lstm_state
         for step in range(T):
             storage["dones"][step] = torch.from_numpy(dones[step])  # sync
-            row = {key: rows[step] for key, rows in storage.items()}  # views
-            action, lstm_state = act(agent, row, lstm_state)
+            action, logprob, value, lstm_state = act(
+                agent, obs[step], storage["dones"][step], lstm_state
+            )
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
@@ -441,15 +478,14 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
-        storage["dones"][T] = torch.from_numpy(dones[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            _, storage["values"][T], _ = agent(obs[T], storage["dones"][T], lstm_state)
+            _, storage["values"][T], _ = agent(obs[T], lstm_state)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
-        storage["valid"][:T] = torch.from_numpy(valid | args.cleanrl_semantics)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -495,7 +531,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -43,6 +43,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import envpool
 import numpy as np
 import tyro
@@ -51,22 +53,20 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch; the
+# agent that acts there is a copy, on the same weights
 # isort: split
-import copy  # CUDA graph: the agent that acts is a copy
-import warnings  # CUDA graph: says so where no graph replays
+import copy
 
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict import from_module
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_atari_envpool_lstm"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_atari_envpool_lstm 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -87,10 +87,10 @@ class Args:
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
     compile: bool = False  # compile acting, CNN and loss; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
-    fused_lstm: bool = True  # all rows in one call of an LSTM, if compiled and not captured
     bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits: other trajectories
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 10_000_000  # steps of 4 frames, rounded down to whole rollouts
     learning_rate: float = 2.5e-4  # Adam's learning rate
     num_envs: int = 8  # N, parallel games
@@ -107,7 +107,7 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
-    cleanrl_semantics: bool = False  # train on autoreset steps; time limits are terminal
+    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -124,8 +124,9 @@ def make_envs(args, seeds):
     A lost life ends an episode. One seed for all would be seed + i for game i: runs with the seeds
     1 and 2 would share all games but one.
     """
-    options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}
-    return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), stack_num=1, **options)
+    options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist(), "stack_num": 1}
+    options |= json.loads(args.env_kwargs)
+    return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -136,15 +137,12 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations; nn.LSTM has no argument that zeroes its state between two rows.
+    """nn.LSTM's equations, in one call for a sequence in which episodes end.
 
-    x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
-    before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
-    A row whose dones is 1 still reads the memory of its episode; the row after it reads zeros.
+    x: (T * E, inputs), rows of E environments in order of time; state: h and c before the first
+    row, (2, E, H); dones: (T * E,), 1 where a row is its episode's last, or None. Returns hidden,
+    (T * E, H), and the state after the last row.
     """
-
-    # fast, both: whether learning passes all rows in one call; main decides
-    fused = False
 
     def __init__(self, input_size, hidden_size):
         super().__init__()
@@ -152,34 +150,47 @@ class LSTM(nn.Module):
         self.from_x = layer_init(nn.Linear(input_size, 4 * hidden_size), std=1.0)
         self.from_h = layer_init(nn.Linear(hidden_size, 4 * hidden_size), std=1.0)
 
-    def forward(self, x, dones, state):
+    def forward(self, x, state, dones=None):
         h, c = state  # (E, H) each
-        # fast, both: all rows in one call; the loop makes a dozen a row, which compile for minutes.
-        # subtle: dones is one more entry of x, whose weight shuts all gates. So the state after an
-        # autoreset row is 0, and so is that row's hidden, which the loss does not see
-        if self.fused and torch.is_grad_enabled():
-            w_x = nn.functional.pad(self.from_x.weight, (0, 1), value=-1e9)  # (4 H, inputs + 1)
-            weights = [w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias]
-            x = torch.cat([x, dones[:, None]], dim=1).view(-1, len(h), w_x.shape[1])
-            # biases, one layer, no dropout, training, one direction, rows before environments
-            options = True, 1, 0.0, True, False, False
-            hidden, h, c = torch.lstm(x, (h[None], c[None]), weights, *options)
-            return hidden.flatten(0, 1), torch.cat([h, c])
-        rows = self.from_x(x).view(-1, len(h), 4 * self.hidden_size)  # (T, E, 4 H), in one product
-        keeps = 1 - dones.view(-1, len(h), 1)  # (T, E, 1)
-        hidden = []
-        for row, keep in zip(rows, keeps, strict=True):
-            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            hidden.append(h)
-            h, c = h * keep, c * keep
-        return torch.cat(hidden), torch.stack([h, c])
+        w_x = self.from_x.weight  # (4 H, inputs)
+        # subtle: nn.LSTM cannot forget between two rows. So dones is one more input, whose weight
+        # shuts all gates: after an episode's last row the state is 0. The hidden of that row is 0,
+        # too, which no loss sees: it is an autoreset step
+        if dones is not None:
+            w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)
+            x = torch.cat([x, dones.unsqueeze(1)], dim=1)
+        rows = x.view(-1, len(h), w_x.shape[1])  # (T, E, inputs)
+        weights = w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias
+        # biases, one layer, no dropout, training, one direction, rows before environments
+        options = True, 1, 0.0, True, False, False
+        hidden, h, c = torch.lstm(rows, (h[None], c[None]), weights, *options)
+        return hidden.flatten(0, 1), torch.cat([h, c])
+
+
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
 
 
 class Agent(nn.Module):
-    """Nature CNN and LSTM: obs (M, 1, 84, 84) uint8, dones (M,), lstm_state (2, E, H) -> a
-    distribution over A actions, value (M,), lstm_state.
+    """Nature CNN and LSTM: obs (M, 1, 84, 84) uint8, lstm_state (2, E, H), dones (M,) where a
+    sequence may hold ends -> a distribution over A actions, value (M,), lstm_state.
     """
 
     def __init__(self, envs):
@@ -196,28 +207,30 @@ class Agent(nn.Module):
             nn.ReLU(),
         )
         self.lstm = LSTM(512, 128)
-        self.actor = layer_init(nn.Linear(128, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(128, int(envs.single_action_space.n)), std=0.01)
         self.critic = layer_init(nn.Linear(128, 1), std=1.0)
 
-    def forward(self, obs, dones, lstm_state):
+    def initial_state(self, num_envs):
+        """The memory at the start of an episode."""
+        return self.actor.weight.new_zeros((2, num_envs, self.lstm.hidden_size))
+
+    def forward(self, obs, lstm_state, dones=None):
         hidden = self.network(obs.float() / 255.0)  # (M, 512)
-        hidden, lstm_state = self.lstm(hidden, dones, lstm_state)  # (M, 128)
-        probs = Categorical(logits=self.actor(hidden), validate_args=False)
-        return probs, self.critic(hidden).squeeze(-1), lstm_state
+        hidden, lstm_state = self.lstm(hidden, lstm_state, dones)  # (M, 128)
+        return Categorical(self.actor(hidden)), self.critic(hidden).squeeze(-1), lstm_state
 
 
 @torch.no_grad()
-def act(agent, row, lstm_state):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage; lstm_state: the memory before that row.
-    Returns the actions, (N,), and the memory after it.
+def act(agent, obs, dones, lstm_state):
+    """Samples an action for each observation; the memory of an episode that is over is dropped.
+
+    obs: (N, 1, 84, 84); dones: (N,); lstm_state: the memory before these rows.
+    Returns actions, (N,), their log-probabilities and values, (N,), and the memory after them.
     """
-    probs, value, lstm_state = agent(row["obs"], row["dones"], lstm_state)
+    probs, value, lstm_state = agent(obs, lstm_state)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action, lstm_state
+    keep = (1 - dones).unsqueeze(1)  # (N, 1)
+    return action, probs.log_prob(action), value, lstm_state * keep
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -290,7 +303,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     Returns LOSSES, (7,); grad_norm is that before clipping.
     """
     mb = {key: rows[:, mb_inds].flatten(0, 1) for key, rows in batch.items()}  # (M, ...)
-    probs, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state[..., mb_inds, :])
+    probs, newvalue, _ = agent(mb["obs"], initial_lstm_state[..., mb_inds, :], mb["dones"])
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
@@ -312,53 +325,22 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, both: only where one call computes what the loop does; it buys no speed
-def fusable(agent):
-    """Whether each LSTM of the agent has the same hidden and state in one call; warns if not."""
-    generator = torch.Generator().manual_seed(0)
-    try:
-        for lstm in (module for module in agent.modules() if isinstance(module, LSTM)):
-            x = torch.randn((12, lstm.from_x.in_features), generator=generator)
-            state = torch.randn((2, 3, lstm.hidden_size), generator=generator)
-            dones = (torch.arange(12) % 5 == 3).float()  # of 4 rows, 3 environments
-            inputs = [tensor.to(lstm.from_x.weight.device) for tensor in (x, dones, state)]
-            LSTM.fused = True
-            in_one, after = lstm(*inputs)
-            LSTM.fused = False
-            hidden, looped = lstm(*inputs)
-            pairs = [(in_one[dones == 0], hidden[dones == 0]), (after, looped)]
-            same = all(torch.allclose(*pair, 1e-2, 1e-2) for pair in pairs)
-            if not same or len([*lstm.parameters()]) != 4:  # others may begin at 0
-                raise ValueError("torch.lstm computes something else")
-        return True
-    except Exception as error:  # whatever a fork does, the loop can
-        warnings.warn(f"the LSTM learns in its loop, which is slower: {error}", stacklevel=2)
-        LSTM.fused = False
-        return False
-
-
 # fast, CUDA graph: a step in one launch; each copy between host and device was a launch of its own
-def act_captured(agent, storage, row, lstm_state, step, obs_host, dones_host, action_host):
+def act_captured(agent, storage, obs, dones, lstm_state, step, obs_host, dones_host, action_host):
     """act, with observation and dones from the host's memory and the actions to it, all pinned.
 
-    row: fields (N, ...) of a step; lstm_state: the memory before it, then that after it; step: (1,)
-    int64, their row in the storage, then the next one.
+    obs: (N, ...), dones: (N,), where they arrive; lstm_state: the memory, changed in place; step:
+    (1,) int64, the row of the storage, then the next one.
     """
-    row["obs"].copy_(obs_host, non_blocking=True)
-    row["dones"].copy_(dones_host, non_blocking=True)
-    action, next_lstm_state = act(agent, row, lstm_state)
+    obs.copy_(obs_host, non_blocking=True)
+    dones.copy_(dones_host, non_blocking=True)
+    action, logprob, value, next_lstm_state = act(agent, obs, dones, lstm_state)
     lstm_state.copy_(next_lstm_state)
     action_host.copy_(action, non_blocking=True)
-    for key, values in row.items():
-        storage[key][step] = values
+    row = {"obs": obs, "dones": dones, "actions": action, "logprobs": logprob, "values": value}
+    for key, x in row.items():
+        storage[key][step] = x
     step += 1
-
-
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
@@ -366,18 +348,7 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -404,7 +375,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -422,8 +392,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -476,8 +450,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -497,7 +472,7 @@ if __name__ == "__main__":
     batch = {key: rows[:T] for key, rows in storage.items()}  # (T, N, ...), views
     obs = storage["obs"]
     obs[T] = torch.from_numpy(next_obs)
-    lstm_state = torch.zeros((2, N, agent.lstm.hidden_size), device=device)
+    lstm_state = agent.initial_state(N)
     initial_lstm_state = lstm_state.clone()  # before row 0 of a rollout
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -521,32 +496,26 @@ if __name__ == "__main__":
             network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
             network.register_forward_hook(lambda module, inputs, hidden: hidden.float())
     # fast, both: acting becomes one call of fused kernels, and so do CNN and loss; else each
-    # operation passes over memory on its own
+    # operation passes over memory on its own. The LSTM is one call already
     if args.compile:
+        torch._inductor.config.fallback_random = True  # act draws as the eager version does
         act = torch.compile(act)
         ppo_loss = torch.compile(ppo_loss)
         agent.network.compile()
-        # subtle: its hidden of an autoreset row is wrong, which is then trained on
-        LSTM.fused = (
-            args.fused_lstm and not cudagraphs and not args.cleanrl_semantics and fusable(agent)
-        )
-
     # fast, CUDA graph: one launch for a step, and one for an epoch. The first three calls of each
     # run as they are, and only then is the graph captured
-    replays = cudagraphs
     if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
+        for group in optimizer.param_groups:
+            group["capturable"] = True  # Adam counts its steps on the GPU
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
-        keys = "obs", "dones", "actions", "logprobs", "values"
-        buffers = {key: storage[key][T].clone() for key in keys}
         next_row = torch.zeros(1, dtype=torch.int64, device=device)
         obs_host = torch.from_numpy(next_obs).pin_memory()
         dones_host = torch.zeros(N).pin_memory()
         action_host = torch.zeros(N, dtype=torch.int64).pin_memory()
-        static = agent_inference, storage, buffers, lstm_state, next_row
+        arrive = obs[T].clone(), storage["dones"][T].clone()
+        static = agent_inference, storage, *arrive, lstm_state, next_row
         host = obs_host, dones_host, action_host
         run_step = CudaGraphModule(lambda: act_captured(*static, *host), warmup=3)
-        frozen = numbers(agent, optimizer, args)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -561,27 +530,29 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         dones[0] = dones[T]
         initial_lstm_state[:] = lstm_state
-        # fast, CUDA graph: the graph counts the rows itself. subtle: it keeps numbers, and is left
-        # for good when one has changed, as a fork may anneal an attribute of its agent
-        replays = replays and numbers(agent, optimizer, args) == frozen
-        if replays:
+        # fast, CUDA graph: the graph counts the rows itself
+        if cudagraphs:
             next_row.zero_()
         for step in range(T):
             # fast, CUDA graph: one launch, one wait; lstm_state is updated in place
-            if replays:
+            if cudagraphs:
                 np.copyto(dones_host.numpy(), dones[step])
                 run_step()
                 torch.cuda.current_stream().synchronize()  # sync
                 action = action_host
             else:
                 storage["dones"][step] = torch.from_numpy(dones[step])  # sync
-                row = {key: rows[step] for key, rows in storage.items()}  # views
-                action, lstm_state = act(agent, row, lstm_state)
+                action, logprob, value, lstm_state = act(
+                    agent, obs[step], storage["dones"][step], lstm_state
+                )
+                storage["actions"][step] = action
+                storage["logprobs"][step] = logprob
+                storage["values"][step] = value
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
             # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as PyTorch's
             # copy wakes threads that spin on the simulator's cores (seen: half the speed, 16 cores)
-            if replays:
+            if cudagraphs:
                 np.copyto(obs_host.numpy(), next_obs)
             else:
                 obs[step + 1] = torch.from_numpy(next_obs)  # sync
@@ -603,19 +574,18 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # fast, CUDA graph: no launch follows the last step
-        if replays:
+        if cudagraphs:
             obs[T] = obs_host  # sync
 
         # Advantages
-        storage["dones"][T] = torch.from_numpy(dones[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            _, storage["values"][T], _ = agent(obs[T], storage["dones"][T], lstm_state)
+            _, storage["values"][T], _ = agent(obs[T], lstm_state)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
-        storage["valid"][:T] = torch.from_numpy(valid | args.cleanrl_semantics)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -661,7 +631,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -42,6 +42,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import envpool
 import numpy as np
 import tyro
@@ -52,7 +54,6 @@ import torch.distributed as dist
 import torch.distributed.nn  # before the group is made: else its defaults keep the group alive
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -66,7 +67,7 @@ if LOCAL_W > 1:
     torch.set_num_threads(CORES)
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_atari_envpool"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_atari_envpool 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -86,6 +87,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 10_000_000  # steps of 4 frames, rounded down to whole rollouts
     learning_rate: float = 2.5e-4  # Adam's learning rate
     num_envs: int = 8  # W * N, parallel games of all ranks
@@ -120,6 +122,7 @@ def make_envs(args, seeds):
     1 and 2 would share all games but one.
     """
     options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}
+    options |= json.loads(args.env_kwargs)
     options["num_threads"] = CORES  # a rank has its share of the cores
     return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
@@ -129,6 +132,27 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
+
+
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
 
 
 class Agent(nn.Module):
@@ -147,26 +171,23 @@ class Agent(nn.Module):
             layer_init(nn.Linear(64 * 7 * 7, 512)),
             nn.ReLU(),
         )
-        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(512, int(envs.single_action_space.n)), std=0.01)
         self.critic = layer_init(nn.Linear(512, 1), std=1.0)
 
     def forward(self, obs):
         hidden = self.network(obs.float() / 255.0)  # (M, 512)
-        probs = Categorical(logits=self.actor(hidden), validate_args=False)
-        return probs, self.critic(hidden).squeeze(-1)
+        return Categorical(self.actor(hidden)), self.critic(hidden).squeeze(-1)
 
 
 @torch.no_grad()
-def act(agent, row):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage. Returns the actions, (N,).
+def act(agent, obs):
+    """Samples an action for each observation, (N, 4, 84, 84).
+
+    Returns actions, their log-probabilities and values, (N,) each.
     """
-    probs, value = agent(row["obs"])
+    probs, value = agent(obs)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action
+    return action, probs.log_prob(action), value
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -328,7 +349,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -346,8 +366,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -395,8 +419,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -449,8 +474,10 @@ if __name__ == "__main__":
         dones[0] = dones[T]
         games = []  # that ended in this rollout
         for step in range(T):
-            row = {key: rows[step] for key, rows in storage.items()}  # views
-            action = act(agent, row)
+            action, logprob, value = act(agent, obs[step])
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
@@ -533,7 +560,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -43,6 +43,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import envpool
 import numpy as np
 import tyro
@@ -51,22 +53,20 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch; the
+# agent that acts there is a copy, on the same weights
 # isort: split
-import copy  # CUDA graph: the agent that acts is a copy
-import warnings  # CUDA graph: says so where no graph replays
+import copy
 
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict import from_module
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_atari_envpool"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_atari_envpool 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -91,6 +91,7 @@ class Args:
     bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits: other trajectories
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 10_000_000  # steps of 4 frames, rounded down to whole rollouts
     learning_rate: float = 2.5e-4  # Adam's learning rate
     num_envs: int = 8  # N, parallel games
@@ -125,6 +126,7 @@ def make_envs(args, seeds):
     1 and 2 would share all games but one.
     """
     options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}
+    options |= json.loads(args.env_kwargs)
     return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
 
@@ -133,6 +135,27 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
+
+
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
 
 
 class Agent(nn.Module):
@@ -151,26 +174,23 @@ class Agent(nn.Module):
             layer_init(nn.Linear(64 * 7 * 7, 512)),
             nn.ReLU(),
         )
-        self.actor = layer_init(nn.Linear(512, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(512, int(envs.single_action_space.n)), std=0.01)
         self.critic = layer_init(nn.Linear(512, 1), std=1.0)
 
     def forward(self, obs):
         hidden = self.network(obs.float() / 255.0)  # (M, 512)
-        probs = Categorical(logits=self.actor(hidden), validate_args=False)
-        return probs, self.critic(hidden).squeeze(-1)
+        return Categorical(self.actor(hidden)), self.critic(hidden).squeeze(-1)
 
 
 @torch.no_grad()
-def act(agent, row):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage. Returns the actions, (N,).
+def act(agent, obs):
+    """Samples an action for each observation, (N, 4, 84, 84).
+
+    Returns actions, their log-probabilities and values, (N,) each.
     """
-    probs, value = agent(row["obs"])
+    probs, value = agent(obs)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action
+    return action, probs.log_prob(action), value
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -265,23 +285,18 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 
 # fast, CUDA graph: a step in one launch; each copy between host and device was a launch of its own
-def act_captured(agent, storage, row, step, obs_host, action_host):
+def act_captured(agent, storage, obs, step, obs_host, action_host):
     """act, with the observation from the host's memory and the actions to it, both pinned.
 
-    row: fields (N, ...) of a step; step: (1,) int64, their row in the storage, then the next one.
+    obs: (N, ...), where it arrives; step: (1,) int64, the row of the storage, then the next one.
     """
-    row["obs"].copy_(obs_host, non_blocking=True)
-    action_host.copy_(act(agent, row), non_blocking=True)
-    for key, values in row.items():
-        storage[key][step] = values
+    obs.copy_(obs_host, non_blocking=True)
+    action, logprob, value = act(agent, obs)
+    action_host.copy_(action, non_blocking=True)
+    row = {"obs": obs, "actions": action, "logprobs": logprob, "values": value}
+    for key, x in row.items():
+        storage[key][step] = x
     step += 1
-
-
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
 
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
@@ -289,18 +304,7 @@ def numbers(agent, optimizer, *inputs):
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -327,7 +331,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -345,8 +348,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -399,8 +406,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -450,22 +458,20 @@ if __name__ == "__main__":
     # clipping; else each operation passes over memory on its own
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        torch._inductor.config.fallback_random = True  # act draws as the eager version does
         act = torch.compile(act)
         compute_gradients = torch.compile(compute_gradients)
-
     # fast, CUDA graph: one launch for a step, and one for an epoch. The first three calls of each
     # run as they are, and only then is the graph captured
-    replays = cudagraphs
     if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
+        for group in optimizer.param_groups:
+            group["capturable"] = True  # Adam counts its steps on the GPU
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
-        buffers = {key: storage[key][T].clone() for key in ("obs", "actions", "logprobs", "values")}
         next_row = torch.zeros(1, dtype=torch.int64, device=device)
         obs_host = torch.from_numpy(next_obs).pin_memory()
         action_host = torch.zeros(N, dtype=torch.int64).pin_memory()
-        static = agent_inference, storage, buffers, next_row, obs_host, action_host
+        static = agent_inference, storage, obs[T].clone(), next_row, obs_host, action_host
         run_step = CudaGraphModule(lambda: act_captured(*static), warmup=3)
-        frozen = numbers(agent, optimizer, args)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -479,25 +485,25 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        # fast, CUDA graph: the graph counts the rows itself. subtle: it keeps numbers, and is left
-        # for good when one has changed, as a fork may anneal an attribute of its agent
-        replays = replays and numbers(agent, optimizer, args) == frozen
-        if replays:
+        # fast, CUDA graph: the graph counts the rows itself
+        if cudagraphs:
             next_row.zero_()
         for step in range(T):
             # fast, CUDA graph: one launch, one wait
-            if replays:
+            if cudagraphs:
                 run_step()
                 torch.cuda.current_stream().synchronize()  # sync
                 action = action_host
             else:
-                row = {key: rows[step] for key, rows in storage.items()}  # views
-                action = act(agent, row)
+                action, logprob, value = act(agent, obs[step])
+                storage["actions"][step] = action
+                storage["logprobs"][step] = logprob
+                storage["values"][step] = value
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
             # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as PyTorch's
             # copy wakes threads that spin on the simulator's cores (seen: half the speed, 16 cores)
-            if replays:
+            if cudagraphs:
                 np.copyto(obs_host.numpy(), next_obs)
             else:
                 obs[step + 1] = torch.from_numpy(next_obs)  # sync
@@ -519,7 +525,7 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # fast, CUDA graph: no launch follows the last step
-        if replays:
+        if cudagraphs:
             obs[T] = obs_host  # sync
 
         # Advantages
@@ -575,7 +581,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

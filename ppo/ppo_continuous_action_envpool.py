@@ -32,6 +32,7 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # ///
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -40,7 +41,10 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
 import envpool
 import gymnasium as gym
@@ -51,8 +55,6 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.independent import Independent
-from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -60,7 +62,8 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 gym.logger.min_level = gym.logger.ERROR  # no warnings about the bounds of EnvPool's spaces
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_continuous_action_envpool 2"  # of checkpoints: for --resume, ppo_eval.py
+FORMAT = "ppo_continuous_action_envpool 3"  # of checkpoints: for --resume and ppo_eval.py
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass
@@ -80,6 +83,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "HalfCheetah-v4"  # EnvPool's name of an environment
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 10_000_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1.5e-3  # Adam's learning rate
     num_envs: int = 64  # N, parallel environments
@@ -114,7 +118,13 @@ def make_envs(args, seeds):
     One seed for all would be seed + i for environment i: runs with the seeds 1 and 2 would share
     all environments but one.
     """
-    envs = envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), seed=seeds.tolist())
+    envs = envpool.make(
+        args.env_id,
+        env_type="gym",
+        num_envs=len(seeds),
+        seed=seeds.tolist(),
+        **json.loads(args.env_kwargs),
+    )
     obs_space, space = envs.single_observation_space, envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
     assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo_envpool)"
@@ -127,29 +137,37 @@ def make_envs(args, seeds):
         return np.concatenate([np.reshape(x, (len(x), -1)) for x in arrays], 1)
 
     flat = gym.spaces.flatten_space(obs_space)
-    return gym.wrappers.vector.TransformObservation(envs, join, single_observation_space=flat)
+    envs = gym.wrappers.vector.TransformObservation(envs, join, single_observation_space=flat)
+    # what a Gaussian draws beyond the bounds is done as on the bound
+    clip = partial(np.clip, a_min=space.low, a_max=space.high)
+    return gym.wrappers.vector.TransformAction(envs, clip)
 
 
-class RunningMeanStd:
-    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+class RunningMeanStd(nn.Module):
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022), float64.
 
-    def __init__(self, mean, var, count=1e-4):
-        self.mean = mean  # (...) float64
-        self.var = var
-        self.count = count  # rows so far, and a small weight for the first mean and variance
+    forward: x, (..., D), less the mean, over the deviation, clipped to ±10 as in CleanRL; float32.
+    """
 
-    def update(self, x):
-        """Adds x, (rows, ...), skipping rows with nan or inf."""
-        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
-        total = self.count + len(x)
-        delta = x - self.mean
-        self.mean = self.mean + delta.sum(0) / total
-        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
-        self.count = total
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+        # rows so far, and a small weight for the first mean and variance
+        self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
 
-    def scale(self, x):
-        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
-        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+    def update(self, x, valid):
+        """Adds the rows of x, (..., D), where valid, (...), is 1."""
+        total = self.count + valid.sum()
+        weight = valid.unsqueeze(-1)
+        delta = (x - self.mean) * weight
+        self.mean += delta.flatten(0, -2).sum(0) / total
+        delta *= x - self.mean
+        self.var.copy_((self.var * self.count + delta.flatten(0, -2).sum(0)) / total)
+        self.count.copy_(total)
+
+    def forward(self, x):
+        return ((x - self.mean) * (self.var + 1e-8).rsqrt()).clamp(-10.0, 10.0).float()
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -159,6 +177,28 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     return layer
 
 
+class Gaussian:
+    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+
+    def __init__(self, mean, std):
+        self.mean = mean
+        self.std = std
+
+    def sample(self):
+        return self.mean + self.std * torch.randn_like(self.mean)
+
+    def mode(self):
+        return self.mean
+
+    def log_prob(self, action):
+        """(...), the logarithms of all A densities summed."""
+        z = (action - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - HALF_LOG_2PI).sum(-1)
+
+    def entropy(self):
+        return (0.5 + HALF_LOG_2PI + self.std.log()).sum(-1).expand(self.mean.shape[:-1])
+
+
 class Agent(nn.Module):
     """Two ELU networks: obs (..., D) -> a Gaussian of (..., A) actions, value (...)."""
 
@@ -166,6 +206,7 @@ class Agent(nn.Module):
         super().__init__()
         (obs_size,) = envs.single_observation_space.shape
         (action_size,) = envs.single_action_space.shape
+        self.obs_rms = RunningMeanStd(obs_size)
         self.critic = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64)),
             nn.ELU(),
@@ -184,18 +225,16 @@ class Agent(nn.Module):
         self.actor_logstd = nn.Parameter(torch.full((1, action_size), -0.5))
 
     def policy(self, obs):
-        probs = Normal(self.actor_mean(obs), self.actor_logstd.exp(), validate_args=False)
-        return Independent(probs, 1, validate_args=False)  # its log_prob sums over the A entries
+        return Gaussian(self.actor_mean(self.obs_rms(obs)), self.actor_logstd.exp())
 
     def forward(self, obs):
-        return self.policy(obs), self.critic(obs).squeeze(-1)
+        return self.policy(obs), self.critic(self.obs_rms(obs)).squeeze(-1)
 
 
 @torch.no_grad()
 def act(agent, obs):
     """Samples an action for each observation: (N, D) -> (N, A)."""
-    probs = agent.policy(obs)
-    return probs.sample()
+    return agent.policy(obs).sample()
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -313,7 +352,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -331,8 +369,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -370,20 +412,19 @@ if __name__ == "__main__":
     envs = make_envs(args, seeds)
     next_obs, _ = envs.reset()
 
-    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
-    obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
-    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    return_rms = RunningMeanStd(1)  # stays on the host, as the rewards do
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
-        return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
+        return_rms.load_state_dict(checkpoint["return_rms"])
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -402,9 +443,7 @@ if __name__ == "__main__":
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
     actions = storage["actions"]
-    obs_rms.update(next_obs)
-    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
-    low, high = envs.single_action_space.low, envs.single_action_space.high
+    obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
     dones = np.zeros((T + 1, N))
@@ -435,17 +474,15 @@ if __name__ == "__main__":
         anew = (restarts == iteration) & (iteration > first_iteration)  # (N,)
         if anew.any():  # the rollout before has bootstrapped from their last observation
             first_obs, _ = envs.reset(options={"reset_mask": anew})  # of these alone
-            obs[0, anew] = torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)  # sync
+            obs[0, anew] = torch.from_numpy(first_obs).to(obs)  # sync
             dones[0, anew] = running_returns[anew] = running_lengths[anew] = 0
         for step in range(T):
-            action = act(agent, obs[step])  # sync: torch.normal checks its std
+            action = act(agent, obs[step])
             actions[step] = action
-            clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
-            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
-            obs_rms.update(next_obs)
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
-            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
@@ -454,8 +491,8 @@ if __name__ == "__main__":
             # termination drops the sum before its reward comes in, a truncation keeps it
             sums = discounted * args.gamma * ~terminated + reward
             discounted = np.where(valid[step], sums, discounted)
-            return_rms.update(discounted[valid[step]])
-            rewards[step] = return_rms.scale(reward)
+            return_rms.update(torch.from_numpy(discounted[:, None]), torch.from_numpy(valid[step]))
+            rewards[step] = np.clip(reward / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
             running_returns += reward * valid[step]
             running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
@@ -465,6 +502,8 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
@@ -473,7 +512,6 @@ if __name__ == "__main__":
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
-        storage["valid"][:T] = torch.from_numpy(valid)  # sync
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -518,9 +556,8 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
-                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
-                "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
+                "return_rms": return_rms.state_dict(),
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

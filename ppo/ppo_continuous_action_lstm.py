@@ -33,6 +33,7 @@ M = T * E rows, all those of E environments.
 # ///
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -41,7 +42,10 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
 import gymnasium as gym
 import numpy as np
@@ -51,8 +55,6 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.independent import Independent
-from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -60,7 +62,8 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 gym.logger.min_level = gym.logger.ERROR  # no warnings: v4 is old, but published tables used it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_continuous_action_lstm"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_continuous_action_lstm 3"  # of checkpoints: for --resume and ppo_eval.py
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass
@@ -80,6 +83,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "Pendulum-v1"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     hide: tuple[int, ...] | None = None  # entries left out of obs; by default Pendulum's velocity
     total_timesteps: int = 300_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1e-3  # Adam's learning rate
@@ -115,7 +119,7 @@ def make_envs(args):
         hide = (2,) if args.env_id == "Pendulum-v1" else ()
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
         env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -130,29 +134,36 @@ def make_envs(args):
     space = envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
     assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo_lstm)"
-    return envs
+    # what a Gaussian draws beyond the bounds is done as on the bound
+    clip = partial(np.clip, a_min=space.low, a_max=space.high)
+    return gym.wrappers.vector.TransformAction(envs, clip)
 
 
-class RunningMeanStd:
-    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+class RunningMeanStd(nn.Module):
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022), float64.
 
-    def __init__(self, mean, var, count=1e-4):
-        self.mean = mean  # (...) float64
-        self.var = var
-        self.count = count  # rows so far, and a small weight for the first mean and variance
+    forward: x, (..., D), less the mean, over the deviation, clipped to ±10 as in CleanRL; float32.
+    """
 
-    def update(self, x):
-        """Adds x, (rows, ...), skipping rows with nan or inf."""
-        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
-        total = self.count + len(x)
-        delta = x - self.mean
-        self.mean = self.mean + delta.sum(0) / total
-        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
-        self.count = total
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+        # rows so far, and a small weight for the first mean and variance
+        self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
 
-    def scale(self, x):
-        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
-        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+    def update(self, x, valid):
+        """Adds the rows of x, (..., D), where valid, (...), is 1."""
+        total = self.count + valid.sum()
+        weight = valid.unsqueeze(-1)
+        delta = (x - self.mean) * weight
+        self.mean += delta.flatten(0, -2).sum(0) / total
+        delta *= x - self.mean
+        self.var.copy_((self.var * self.count + delta.flatten(0, -2).sum(0)) / total)
+        self.count.copy_(total)
+
+    def forward(self, x):
+        return ((x - self.mean) * (self.var + 1e-8).rsqrt()).clamp(-10.0, 10.0).float()
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -163,11 +174,11 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations; nn.LSTM has no argument that zeroes its state between two rows.
+    """nn.LSTM's equations, in one call for a sequence in which episodes end.
 
-    x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
-    before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
-    A row whose dones is 1 still reads the memory of its episode; the row after it reads zeros.
+    x: (T * E, inputs), rows of E environments in order of time; state: h and c before the first
+    row, (2, E, H); dones: (T * E,), 1 where a row is its episode's last, or None. Returns hidden,
+    (T * E, H), and the state after the last row.
     """
 
     def __init__(self, input_size, hidden_size):
@@ -176,22 +187,25 @@ class LSTM(nn.Module):
         self.from_x = layer_init(nn.Linear(input_size, 4 * hidden_size), std=1.0)
         self.from_h = layer_init(nn.Linear(hidden_size, 4 * hidden_size), std=1.0)
 
-    def forward(self, x, dones, state):
+    def forward(self, x, state, dones=None):
         h, c = state  # (E, H) each
-        rows = self.from_x(x).view(-1, len(h), 4 * self.hidden_size)  # (T, E, 4 H), in one product
-        keeps = 1 - dones.view(-1, len(h), 1)  # (T, E, 1)
-        hidden = []
-        for row, keep in zip(rows, keeps, strict=True):
-            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            hidden.append(h)
-            h, c = h * keep, c * keep
-        return torch.cat(hidden), torch.stack([h, c])
+        w_x = self.from_x.weight  # (4 H, inputs)
+        # subtle: nn.LSTM cannot forget between two rows. So dones is one more input, whose weight
+        # shuts all gates: after an episode's last row the state is 0. The hidden of that row is 0,
+        # too, which no loss sees: it is an autoreset step
+        if dones is not None:
+            w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)
+            x = torch.cat([x, dones.unsqueeze(1)], dim=1)
+        rows = x.view(-1, len(h), w_x.shape[1])  # (T, E, inputs)
+        weights = w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias
+        # biases, one layer, no dropout, training, one direction, rows before environments
+        options = True, 1, 0.0, True, False, False
+        hidden, h, c = torch.lstm(rows, (h[None], c[None]), weights, *options)
+        return hidden.flatten(0, 1), torch.cat([h, c])
 
 
 class Recurrent(nn.Module):
-    """A layer, an LSTM, a head: obs (M, D), dones (M,), state (2, E, H) -> (M, outputs), state."""
+    """A layer, an LSTM, a head: obs (M, D), state (2, E, H), dones (M,) -> (M, outputs), state."""
 
     def __init__(self, obs_size, outputs, std):
         super().__init__()
@@ -199,44 +213,72 @@ class Recurrent(nn.Module):
         self.lstm = LSTM(64, 64)
         self.head = layer_init(nn.Linear(64, outputs), std)
 
-    def forward(self, obs, dones, state):
-        hidden, state = self.lstm(self.layer(obs).tanh(), dones, state)
+    def forward(self, obs, state, dones=None):
+        hidden, state = self.lstm(self.layer(obs).tanh(), state, dones)
         return self.head(hidden), state
 
 
+class Gaussian:
+    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+
+    def __init__(self, mean, std):
+        self.mean = mean
+        self.std = std
+
+    def sample(self):
+        return self.mean + self.std * torch.randn_like(self.mean)
+
+    def mode(self):
+        return self.mean
+
+    def log_prob(self, action):
+        """(...), the logarithms of all A densities summed."""
+        z = (action - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - HALF_LOG_2PI).sum(-1)
+
+    def entropy(self):
+        return (0.5 + HALF_LOG_2PI + self.std.log()).sum(-1).expand(self.mean.shape[:-1])
+
+
 class Agent(nn.Module):
-    """Two networks with a memory: obs (M, D), dones (M,), lstm_state (2, 2, E, H), of actor and
-    critic -> a Gaussian of (M, A) actions, value (M,), lstm_state.
+    """Two networks with a memory: obs (M, D), lstm_state (2, 2, E, H), of actor and critic, dones
+    (M,) where a sequence may hold ends -> a Gaussian of (M, A) actions, value (M,), lstm_state.
     """
 
     def __init__(self, envs):
         super().__init__()
         (obs_size,) = envs.single_observation_space.shape
         (action_size,) = envs.single_action_space.shape
+        self.obs_rms = RunningMeanStd(obs_size)
         self.critic = Recurrent(obs_size, 1, std=1.0)
         self.actor_mean = Recurrent(obs_size, action_size, std=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(1, action_size))
 
-    def forward(self, obs, dones, lstm_state):
-        mean, actor_state = self.actor_mean(obs, dones, lstm_state[0])
-        value, critic_state = self.critic(obs, dones, lstm_state[1])
-        probs = Normal(mean, self.actor_logstd.exp(), validate_args=False)
-        probs = Independent(probs, 1, validate_args=False)  # its log_prob sums over the A entries
+    def initial_state(self, num_envs):
+        """The memory at the start of an episode."""
+        return self.actor_mean.head.weight.new_zeros(
+            (2, 2, num_envs, self.actor_mean.lstm.hidden_size)
+        )
+
+    def forward(self, obs, lstm_state, dones=None):
+        obs = self.obs_rms(obs)
+        mean, actor_state = self.actor_mean(obs, lstm_state[0], dones)
+        value, critic_state = self.critic(obs, lstm_state[1], dones)
+        probs = Gaussian(mean, self.actor_logstd.exp())
         return probs, value.squeeze(-1), torch.stack([actor_state, critic_state])
 
 
 @torch.no_grad()
-def act(agent, row, lstm_state):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage; lstm_state: the memory before that row.
-    Returns the actions, (N, A), and the memory after it.
+def act(agent, obs, dones, lstm_state):
+    """Samples an action for each observation; the memory of an episode that is over is dropped.
+
+    obs: (N, D); dones: (N,); lstm_state: the memory before these rows.
+    Returns actions, (N, A), their log-probabilities and values, (N,), and the memory after them.
     """
-    probs, value, lstm_state = agent(row["obs"], row["dones"], lstm_state)
+    probs, value, lstm_state = agent(obs, lstm_state)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action, lstm_state
+    keep = (1 - dones).unsqueeze(1)  # (N, 1)
+    return action, probs.log_prob(action), value, lstm_state * keep
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -309,7 +351,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     Returns LOSSES, (7,); grad_norm is that before clipping.
     """
     mb = {key: rows[:, mb_inds].flatten(0, 1) for key, rows in batch.items()}  # (M, ...)
-    probs, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state[..., mb_inds, :])
+    probs, newvalue, _ = agent(mb["obs"], initial_lstm_state[..., mb_inds, :], mb["dones"])
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
@@ -355,7 +397,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -373,8 +414,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -412,20 +457,19 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
-    obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
-    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    return_rms = RunningMeanStd(1)  # stays on the host, as the rewards do
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
-        return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
+        return_rms.load_state_dict(checkpoint["return_rms"])
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -444,11 +488,9 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T] for key, rows in storage.items()}  # (T, N, ...), views
     obs = storage["obs"]
-    obs_rms.update(next_obs)
-    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
-    lstm_state = torch.zeros((2, 2, N, agent.actor_mean.lstm.hidden_size), device=device)
+    obs[T] = torch.from_numpy(next_obs)
+    lstm_state = agent.initial_state(N)
     initial_lstm_state = lstm_state.clone()  # before row 0 of a rollout
-    low, high = envs.single_action_space.low, envs.single_action_space.high
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
     dones = np.zeros((T + 1, N))
@@ -473,14 +515,16 @@ if __name__ == "__main__":
         initial_lstm_state[:] = lstm_state
         for step in range(T):
             storage["dones"][step] = torch.from_numpy(dones[step])  # sync
-            row = {key: rows[step] for key, rows in storage.items()}  # views
-            action, lstm_state = act(agent, row, lstm_state)  # sync: a Normal checks its std
-            clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
-            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
-            obs_rms.update(next_obs)
+            action, logprob, value, lstm_state = act(
+                agent, obs[step], storage["dones"][step], lstm_state
+            )
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
-            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
@@ -489,8 +533,8 @@ if __name__ == "__main__":
             # termination drops the sum before its reward comes in, a truncation keeps it
             sums = discounted * args.gamma * ~terminated + reward
             discounted = np.where(valid[step], sums, discounted)
-            return_rms.update(discounted[valid[step]])
-            rewards[step] = return_rms.scale(reward)
+            return_rms.update(torch.from_numpy(discounted[:, None]), torch.from_numpy(valid[step]))
+            rewards[step] = np.clip(reward / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
             running_returns += reward * valid[step]
             running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
@@ -500,16 +544,15 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
-        storage["dones"][T] = torch.from_numpy(dones[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            row = storage["obs"][T], storage["dones"][T], lstm_state
-            _, storage["values"][T], _ = agent(*row)
+            _, storage["values"][T], _ = agent(obs[T], lstm_state)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
         storage["valid"][:T] = torch.from_numpy(valid)  # sync
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -555,9 +598,8 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
-                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
-                "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
+                "return_rms": return_rms.state_dict(),
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -35,6 +35,7 @@ M = T * E rows, all those of E environments.
 # ///
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -43,7 +44,10 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
 import gymnasium as gym
 import numpy as np
@@ -53,17 +57,10 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.independent import Independent
-from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
 # isort: split
-import copy  # both: on a GPU, what acts in NumPy is a copy of the agent
-import dis  # both: reads what a fork's network does
-import warnings  # both: where PyTorch acts after all, or where no graph replays
-
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -71,7 +68,8 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 gym.logger.min_level = gym.logger.ERROR  # no warnings: v4 is old, but published tables used it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_continuous_action_lstm"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_continuous_action_lstm 3"  # of checkpoints: for --resume and ppo_eval.py
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass
@@ -90,12 +88,11 @@ class Args:
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile the loss; the first iteration takes longer
+    compile: bool = False  # compile acting and the loss; the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
-    numpy_acting: bool = True  # act in NumPy, if compiled or captured
-    fused_lstm: bool = True  # all rows in one call of an LSTM, if compiled and not captured
 
     env_id: str = "Pendulum-v1"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     hide: tuple[int, ...] | None = None  # entries left out of obs; by default Pendulum's velocity
     total_timesteps: int = 300_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1e-3  # Adam's learning rate
@@ -131,7 +128,7 @@ def make_envs(args):
         hide = (2,) if args.env_id == "Pendulum-v1" else ()
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
         env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -146,29 +143,36 @@ def make_envs(args):
     space = envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
     assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo_lstm)"
-    return envs
+    # what a Gaussian draws beyond the bounds is done as on the bound
+    clip = partial(np.clip, a_min=space.low, a_max=space.high)
+    return gym.wrappers.vector.TransformAction(envs, clip)
 
 
-class RunningMeanStd:
-    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+class RunningMeanStd(nn.Module):
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022), float64.
 
-    def __init__(self, mean, var, count=1e-4):
-        self.mean = mean  # (...) float64
-        self.var = var
-        self.count = count  # rows so far, and a small weight for the first mean and variance
+    forward: x, (..., D), less the mean, over the deviation, clipped to ±10 as in CleanRL; float32.
+    """
 
-    def update(self, x):
-        """Adds x, (rows, ...), skipping rows with nan or inf."""
-        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
-        total = self.count + len(x)
-        delta = x - self.mean
-        self.mean = self.mean + delta.sum(0) / total
-        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
-        self.count = total
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+        # rows so far, and a small weight for the first mean and variance
+        self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
 
-    def scale(self, x):
-        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
-        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+    def update(self, x, valid):
+        """Adds the rows of x, (..., D), where valid, (...), is 1."""
+        total = self.count + valid.sum()
+        weight = valid.unsqueeze(-1)
+        delta = (x - self.mean) * weight
+        self.mean += delta.flatten(0, -2).sum(0) / total
+        delta *= x - self.mean
+        self.var.copy_((self.var * self.count + delta.flatten(0, -2).sum(0)) / total)
+        self.count.copy_(total)
+
+    def forward(self, x):
+        return ((x - self.mean) * (self.var + 1e-8).rsqrt()).clamp(-10.0, 10.0).float()
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -179,15 +183,12 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations; nn.LSTM has no argument that zeroes its state between two rows.
+    """nn.LSTM's equations, in one call for a sequence in which episodes end.
 
-    x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
-    before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
-    A row whose dones is 1 still reads the memory of its episode; the row after it reads zeros.
+    x: (T * E, inputs), rows of E environments in order of time; state: h and c before the first
+    row, (2, E, H); dones: (T * E,), 1 where a row is its episode's last, or None. Returns hidden,
+    (T * E, H), and the state after the last row.
     """
-
-    # fast, both: whether learning passes all rows in one call; main decides
-    fused = False
 
     def __init__(self, input_size, hidden_size):
         super().__init__()
@@ -195,33 +196,25 @@ class LSTM(nn.Module):
         self.from_x = layer_init(nn.Linear(input_size, 4 * hidden_size), std=1.0)
         self.from_h = layer_init(nn.Linear(hidden_size, 4 * hidden_size), std=1.0)
 
-    def forward(self, x, dones, state):
+    def forward(self, x, state, dones=None):
         h, c = state  # (E, H) each
-        # fast, both: all rows in one call; the loop makes a dozen a row, which compile for minutes.
-        # subtle: dones is one more entry of x, whose weight shuts all gates. So the state after an
-        # autoreset row is 0, and so is that row's hidden, which the loss does not see
-        if self.fused and torch.is_grad_enabled():
-            w_x = nn.functional.pad(self.from_x.weight, (0, 1), value=-1e9)  # (4 H, inputs + 1)
-            weights = [w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias]
-            x = torch.cat([x, dones[:, None]], dim=1).view(-1, len(h), w_x.shape[1])
-            # biases, one layer, no dropout, training, one direction, rows before environments
-            options = True, 1, 0.0, True, False, False
-            hidden, h, c = torch.lstm(x, (h[None], c[None]), weights, *options)
-            return hidden.flatten(0, 1), torch.cat([h, c])
-        rows = self.from_x(x).view(-1, len(h), 4 * self.hidden_size)  # (T, E, 4 H), in one product
-        keeps = 1 - dones.view(-1, len(h), 1)  # (T, E, 1)
-        hidden = []
-        for row, keep in zip(rows, keeps, strict=True):
-            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            hidden.append(h)
-            h, c = h * keep, c * keep
-        return torch.cat(hidden), torch.stack([h, c])
+        w_x = self.from_x.weight  # (4 H, inputs)
+        # subtle: nn.LSTM cannot forget between two rows. So dones is one more input, whose weight
+        # shuts all gates: after an episode's last row the state is 0. The hidden of that row is 0,
+        # too, which no loss sees: it is an autoreset step
+        if dones is not None:
+            w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)
+            x = torch.cat([x, dones.unsqueeze(1)], dim=1)
+        rows = x.view(-1, len(h), w_x.shape[1])  # (T, E, inputs)
+        weights = w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias
+        # biases, one layer, no dropout, training, one direction, rows before environments
+        options = True, 1, 0.0, True, False, False
+        hidden, h, c = torch.lstm(rows, (h[None], c[None]), weights, *options)
+        return hidden.flatten(0, 1), torch.cat([h, c])
 
 
 class Recurrent(nn.Module):
-    """A layer, an LSTM, a head: obs (M, D), dones (M,), state (2, E, H) -> (M, outputs), state."""
+    """A layer, an LSTM, a head: obs (M, D), state (2, E, H), dones (M,) -> (M, outputs), state."""
 
     def __init__(self, obs_size, outputs, std):
         super().__init__()
@@ -229,44 +222,72 @@ class Recurrent(nn.Module):
         self.lstm = LSTM(64, 64)
         self.head = layer_init(nn.Linear(64, outputs), std)
 
-    def forward(self, obs, dones, state):
-        hidden, state = self.lstm(self.layer(obs).tanh(), dones, state)
+    def forward(self, obs, state, dones=None):
+        hidden, state = self.lstm(self.layer(obs).tanh(), state, dones)
         return self.head(hidden), state
 
 
+class Gaussian:
+    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+
+    def __init__(self, mean, std):
+        self.mean = mean
+        self.std = std
+
+    def sample(self):
+        return self.mean + self.std * torch.randn_like(self.mean)
+
+    def mode(self):
+        return self.mean
+
+    def log_prob(self, action):
+        """(...), the logarithms of all A densities summed."""
+        z = (action - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - HALF_LOG_2PI).sum(-1)
+
+    def entropy(self):
+        return (0.5 + HALF_LOG_2PI + self.std.log()).sum(-1).expand(self.mean.shape[:-1])
+
+
 class Agent(nn.Module):
-    """Two networks with a memory: obs (M, D), dones (M,), lstm_state (2, 2, E, H), of actor and
-    critic -> a Gaussian of (M, A) actions, value (M,), lstm_state.
+    """Two networks with a memory: obs (M, D), lstm_state (2, 2, E, H), of actor and critic, dones
+    (M,) where a sequence may hold ends -> a Gaussian of (M, A) actions, value (M,), lstm_state.
     """
 
     def __init__(self, envs):
         super().__init__()
         (obs_size,) = envs.single_observation_space.shape
         (action_size,) = envs.single_action_space.shape
+        self.obs_rms = RunningMeanStd(obs_size)
         self.critic = Recurrent(obs_size, 1, std=1.0)
         self.actor_mean = Recurrent(obs_size, action_size, std=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(1, action_size))
 
-    def forward(self, obs, dones, lstm_state):
-        mean, actor_state = self.actor_mean(obs, dones, lstm_state[0])
-        value, critic_state = self.critic(obs, dones, lstm_state[1])
-        probs = Normal(mean, self.actor_logstd.exp(), validate_args=False)
-        probs = Independent(probs, 1, validate_args=False)  # its log_prob sums over the A entries
+    def initial_state(self, num_envs):
+        """The memory at the start of an episode."""
+        return self.actor_mean.head.weight.new_zeros(
+            (2, 2, num_envs, self.actor_mean.lstm.hidden_size)
+        )
+
+    def forward(self, obs, lstm_state, dones=None):
+        obs = self.obs_rms(obs)
+        mean, actor_state = self.actor_mean(obs, lstm_state[0], dones)
+        value, critic_state = self.critic(obs, lstm_state[1], dones)
+        probs = Gaussian(mean, self.actor_logstd.exp())
         return probs, value.squeeze(-1), torch.stack([actor_state, critic_state])
 
 
 @torch.no_grad()
-def act(agent, row, lstm_state):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage; lstm_state: the memory before that row.
-    Returns the actions, (N, A), and the memory after it.
+def act(agent, obs, dones, lstm_state):
+    """Samples an action for each observation; the memory of an episode that is over is dropped.
+
+    obs: (N, D); dones: (N,); lstm_state: the memory before these rows.
+    Returns actions, (N, A), their log-probabilities and values, (N,), and the memory after them.
     """
-    probs, value, lstm_state = agent(row["obs"], row["dones"], lstm_state)
+    probs, value, lstm_state = agent(obs, lstm_state)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action, lstm_state
+    keep = (1 - dones).unsqueeze(1)  # (N, 1)
+    return action, probs.log_prob(action), value, lstm_state * keep
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -339,7 +360,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     Returns LOSSES, (7,); grad_norm is that before clipping.
     """
     mb = {key: rows[:, mb_inds].flatten(0, 1) for key, rows in batch.items()}  # (M, ...)
-    probs, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state[..., mb_inds, :])
+    probs, newvalue, _ = agent(mb["obs"], initial_lstm_state[..., mb_inds, :], mb["dones"])
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
@@ -361,196 +382,12 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, both: only where one call computes what the loop does; it buys no speed
-def fusable(agent):
-    """Whether each LSTM of the agent has the same hidden and state in one call; warns if not."""
-    generator = torch.Generator().manual_seed(0)
-    try:
-        for lstm in (module for module in agent.modules() if isinstance(module, LSTM)):
-            x = torch.randn((12, lstm.from_x.in_features), generator=generator)
-            state = torch.randn((2, 3, lstm.hidden_size), generator=generator)
-            dones = (torch.arange(12) % 5 == 3).float()  # of 4 rows, 3 environments
-            inputs = [tensor.to(lstm.from_x.weight.device) for tensor in (x, dones, state)]
-            LSTM.fused = True
-            in_one, after = lstm(*inputs)
-            LSTM.fused = False
-            hidden, looped = lstm(*inputs)
-            pairs = [(in_one[dones == 0], hidden[dones == 0]), (after, looped)]
-            same = all(torch.allclose(*pair, 1e-2, 1e-2) for pair in pairs)
-            if not same or len([*lstm.parameters()]) != 4:  # others may begin at 0
-                raise ValueError("torch.lstm computes something else")
-        return True
-    except Exception as error:  # whatever a fork does, the loop can
-        warnings.warn(f"the LSTM learns in its loop, which is slower: {error}", stacklevel=2)
-        LSTM.fused = False
-        return False
-
-
-# fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
-def agent_numpy(weights, obs, dones, lstm_state):
-    """obs (N, D), dones (N,), lstm_state (2, 2, N, H) -> mean (N, A), value (N,), lstm_state.
-
-    All are arrays. weights: those of actor and critic stacked, (2, inputs, outputs) or (2,
-    outputs), so that one product computes both; those of the two heads, which come last, are not.
-    """
-    w1, b1, w_x, b_x, w_h, b_h, w_mean, w_critic, b_mean, b_critic = weights
-    h, c = lstm_state.swapaxes(0, 1)  # (2, N, H) each, of actor and critic
-    x = np.tanh(obs @ w1 + b1[:, None])
-    gates = x @ w_x + h @ w_h + (b_x + b_h)[:, None]  # (2, N, 4 H)
-    i, f, g, o = np.split(gates, 4, axis=2)
-    i, f, o = (0.5 + 0.5 * np.tanh(0.5 * gate) for gate in (i, f, o))  # sigmoids
-    c = f * c + i * np.tanh(g)
-    h = o * np.tanh(c)
-    mean = h[0] @ w_mean + b_mean
-    value = (h[1] @ w_critic + b_critic).squeeze(-1)
-    return mean, value, np.stack([h, c], axis=1) * (dones == 0)[:, None]
-
-
-# fast, both: actor and critic have the same layers
-def numpy_weights(agent):
-    """The weights that agent_numpy takes, as arrays."""
-    pairs = zip(agent.actor_mean.parameters(), agent.critic.parameters(), strict=True)
-    *layers, weights, biases = ([p.detach().t() for p in pair] for pair in pairs)
-    return [torch.stack(pair).numpy() for pair in layers] + [p.numpy() for p in weights + biases]
-
-
-# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
-def code(function):
-    """What Python does in a function and in one that it wraps, whatever its variables' names."""
-    inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
-    steps = [(x.opname, x.arg if x.opcode in dis.haslocal else x.argval) for x in steps]
-    return steps + code(inner) if inner else steps
-
-
-# fast, both: the actions of a rollout without PyTorch
-class NumpyAct:
-    """act in NumPy, by the weights of the agent that it is given and from the same random numbers.
-
-    subtle: NumPy does what the two methods below do in PyTorch. Where a fork's forward or act is
-    another one, or agent_numpy computes something else of the first row of a rollout, with any
-    memory, act itself acts to the end of the run, and a warning says so.
-    """
-
-    # with other names of variables, so that a search finds the original alone
-    def forward(agent, x, ends, memory):
-        y, of_actor = agent.actor_mean(x, ends, memory[0])
-        v, of_critic = agent.critic(x, ends, memory[1])
-        p = Normal(y, agent.actor_logstd.exp(), validate_args=False)
-        p = Independent(p, 1, validate_args=False)
-        return p, v.squeeze(-1), torch.stack([of_actor, of_critic])
-
-    @torch.no_grad()
-    def act(agent, x, memory):
-        p, v, memory = agent(x["obs"], x["dones"], memory)
-        y = p.sample()
-        x["actions"][:] = y
-        x["logprobs"][:] = p.log_prob(y)
-        x["values"][:] = v
-        return y, memory
-
-    def __init__(self, act, obs):
-        self.own, self.num_steps = act, len(obs) - 1
-        self.shape, self.on_gpu = obs[0].shape, obs.is_cuda
-        self.in_numpy = True
-        self.renew()
-
-    def __call__(self, *inputs, **named):
-        return self.step(*inputs, **named)
-
-    def renew(self):
-        """For the next rollout: weights have changed."""
-        self.step = self.first_step if self.in_numpy else self.own
-
-    @torch.no_grad()
-    def first_step(self, agent, *inputs, **named):
-        """NumPy acts in this rollout if it does what act does at this row, with any memory."""
-        rng = torch.cuda if self.on_gpu else torch
-        state, precision = rng.get_rng_state(), torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")  # NumPy has no TF32
-        try:
-            if code(agent.forward) != code(self.forward) or code(self.own) != code(self.act):
-                raise ValueError("their code is another one")
-            if Normal is not torch.distributions.Normal:
-                raise ValueError("another distribution")
-            if any(x._forward_hooks or x._forward_pre_hooks for x in agent.modules()):
-                raise ValueError("a layer has a hook")
-            row, *memory = *inputs, *named.values()
-            if row["obs"].shape != self.shape:  # other environments: the rollout is to come
-                return self.own(agent, *inputs, **named)
-            generator = torch.Generator().manual_seed(0)
-            dones = torch.randint(2, row["dones"].shape, generator=generator)
-            row = {**row, "dones": dones.to(row["dones"])}  # sync
-            lstm_state = torch.randn(memory[0].shape, generator=generator).to(memory[0])  # sync
-            one, two = ({key: x.clone() for key, x in row.items()} for _ in "12")
-            expected = self.own(agent, one, lstm_state)
-            rng.set_rng_state(state)
-            self.t, self.step = 0, self.derived(agent, row, lstm_state)
-            found = self.step(agent, two, lstm_state)
-            pairs = zip([*found, *two.values()], [*expected, *one.values()], strict=True)
-            if not all(torch.allclose(x, y, 1e-3, 1e-3) for x, y in pairs):  # sync
-                raise ValueError("agent_numpy computes something else")
-            self.t = 0
-        except Exception as error:  # whatever a fork does, its own act can
-            reason = f"NumPy does not do what forward and act do ({error})"
-            warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {reason}", stacklevel=4)
-            rng.set_rng_state(state)
-            self.in_numpy, self.step = False, self.own
-        finally:
-            torch.set_float32_matmul_precision(precision)
-        return self.step(agent, *inputs, **named)
-
-    def derived(self, known, row, lstm_state):
-        """act in NumPy, by the random numbers that it would draw from now on."""
-        host = copy.deepcopy(known).cpu() if self.on_gpu else known  # sync
-        weights = numpy_weights(host)
-        noise = torch.empty((self.num_steps, *row["actions"].shape), device=row["obs"].device)
-        for x in noise:
-            x.normal_()
-        noise = noise.cpu().numpy()  # sync
-
-        def sample(agent, row, lstm_state):
-            if agent is not known or row["obs"].shape != self.shape or self.t == self.num_steps:
-                return self.own(agent, row, lstm_state)
-            inputs = (x.cpu().numpy() for x in (row["obs"], row["dones"], lstm_state))  # sync
-            mean, value, state = agent_numpy(weights, *inputs)
-            std = agent.actor_logstd.detach().exp().cpu().numpy()  # (1, A); sync
-            action = mean + noise[self.t] * std
-            # in this order, as Normal rounds it; 0.919 is log(sqrt(2 pi))
-            logprob = -((action - mean) ** 2) / (2 * std**2) - np.log(std) - 0.9189385332046727
-            found = {"actions": action, "logprobs": logprob.sum(-1), "values": value}
-            for key, x in found.items():
-                row[key][:] = torch.from_numpy(x)  # sync
-            self.t += 1
-            device = row["obs"].device
-            return torch.from_numpy(action).to(device), torch.from_numpy(state).to(device)  # sync
-
-        return sample
-
-
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
-
-
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -577,7 +414,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -595,8 +431,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -640,20 +480,19 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
-    obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
-    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    return_rms = RunningMeanStd(1)  # stays on the host, as the rewards do
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
-        return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
+        return_rms.load_state_dict(checkpoint["return_rms"])
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -672,11 +511,9 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T] for key, rows in storage.items()}  # (T, N, ...), views
     obs = storage["obs"]
-    obs_rms.update(next_obs)
-    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
-    lstm_state = torch.zeros((2, 2, N, agent.actor_mean.lstm.hidden_size), device=device)
+    obs[T] = torch.from_numpy(next_obs)
+    lstm_state = agent.initial_state(N)
     initial_lstm_state = lstm_state.clone()  # before row 0 of a rollout
-    low, high = envs.single_action_space.low, envs.single_action_space.high
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
     dones = np.zeros((T + 1, N))
@@ -686,20 +523,17 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, both: the loss in fused kernels, the LSTM in one call; a CUDA graph captures the loop
+    # fast, both: acting becomes one call of fused kernels, and so does the loss. Learning, the LSTM
+    # is one call already; compiled, it would be unrolled row by row
     if args.compile:
+        torch._inductor.config.fallback_random = True  # act draws as the eager version does
+        act = torch.compile(act)
         ppo_loss = torch.compile(ppo_loss)
-        LSTM.fused = args.fused_lstm and not cudagraphs and fusable(agent)
-
-    # fast, CUDA graph: Adam counts its steps in the graph; train_epoch keeps name and arguments
+    # fast, CUDA graph: Adam counts its steps on the GPU; train_epoch keeps name and arguments
     if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
+        for group in optimizer.param_groups:
+            group["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
-
-    # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
-    numpy_acting = args.numpy_acting and mode != "eager"
-    if numpy_acting:
-        act = NumpyAct(act, storage["obs"])
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -716,14 +550,16 @@ if __name__ == "__main__":
         initial_lstm_state[:] = lstm_state
         for step in range(T):
             storage["dones"][step] = torch.from_numpy(dones[step])  # sync
-            row = {key: rows[step] for key, rows in storage.items()}  # views
-            action, lstm_state = act(agent, row, lstm_state)  # sync: a Normal checks its std
-            clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
-            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
-            obs_rms.update(next_obs)
+            action, logprob, value, lstm_state = act(
+                agent, obs[step], storage["dones"][step], lstm_state
+            )
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
-            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
@@ -732,8 +568,8 @@ if __name__ == "__main__":
             # termination drops the sum before its reward comes in, a truncation keeps it
             sums = discounted * args.gamma * ~terminated + reward
             discounted = np.where(valid[step], sums, discounted)
-            return_rms.update(discounted[valid[step]])
-            rewards[step] = return_rms.scale(reward)
+            return_rms.update(torch.from_numpy(discounted[:, None]), torch.from_numpy(valid[step]))
+            rewards[step] = np.clip(reward / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
             running_returns += reward * valid[step]
             running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
@@ -743,16 +579,15 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
-        storage["dones"][T] = torch.from_numpy(dones[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            row = storage["obs"][T], storage["dones"][T], lstm_state
-            _, storage["values"][T], _ = agent(*row)
+            _, storage["values"][T], _ = agent(obs[T], lstm_state)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
         storage["valid"][:T] = torch.from_numpy(valid)  # sync
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -798,9 +633,8 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
-                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
-                "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
+                "return_rms": return_rms.state_dict(),
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
@@ -809,9 +643,6 @@ if __name__ == "__main__":
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
-        # fast, both: the next rollout acts by the weights of now
-        if numpy_acting:
-            act.renew()
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),

@@ -34,6 +34,7 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # ///
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -42,7 +43,10 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
 import gymnasium as gym
 import numpy as np
@@ -52,17 +56,10 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.independent import Independent
-from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
 # isort: split
-import copy  # both: on a GPU, what acts in NumPy is a copy of the actor
-import dis  # both: reads what a fork's policy does
-import warnings  # both: where PyTorch acts after all, or where no graph replays
-
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -70,7 +67,8 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 gym.logger.min_level = gym.logger.ERROR  # no warnings: v4 is old, but published tables used it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_continuous_action"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_continuous_action 3"  # of checkpoints: for --resume and ppo_eval.py
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass
@@ -91,9 +89,9 @@ class Args:
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
     compile: bool = False  # compile the gradients; the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
-    numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     env_id: str = "HalfCheetah-v4"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 1_000_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 3e-4  # Adam's learning rate
     num_envs: int = 1  # N, parallel environments
@@ -125,7 +123,7 @@ def make_envs(args):
     """N Gymnasium environments stepped together: obs (N, D), actions (N, A) float."""
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
         return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -135,29 +133,36 @@ def make_envs(args):
     space = envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
     assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo)"
-    return envs
+    # what a Gaussian draws beyond the bounds is done as on the bound
+    clip = partial(np.clip, a_min=space.low, a_max=space.high)
+    return gym.wrappers.vector.TransformAction(envs, clip)
 
 
-class RunningMeanStd:
-    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+class RunningMeanStd(nn.Module):
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022), float64.
 
-    def __init__(self, mean, var, count=1e-4):
-        self.mean = mean  # (...) float64
-        self.var = var
-        self.count = count  # rows so far, and a small weight for the first mean and variance
+    forward: x, (..., D), less the mean, over the deviation, clipped to ±10 as in CleanRL; float32.
+    """
 
-    def update(self, x):
-        """Adds x, (rows, ...), skipping rows with nan or inf."""
-        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
-        total = self.count + len(x)
-        delta = x - self.mean
-        self.mean = self.mean + delta.sum(0) / total
-        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
-        self.count = total
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+        # rows so far, and a small weight for the first mean and variance
+        self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
 
-    def scale(self, x):
-        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
-        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+    def update(self, x, valid):
+        """Adds the rows of x, (..., D), where valid, (...), is 1."""
+        total = self.count + valid.sum()
+        weight = valid.unsqueeze(-1)
+        delta = (x - self.mean) * weight
+        self.mean += delta.flatten(0, -2).sum(0) / total
+        delta *= x - self.mean
+        self.var.copy_((self.var * self.count + delta.flatten(0, -2).sum(0)) / total)
+        self.count.copy_(total)
+
+    def forward(self, x):
+        return ((x - self.mean) * (self.var + 1e-8).rsqrt()).clamp(-10.0, 10.0).float()
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -167,6 +172,28 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     return layer
 
 
+class Gaussian:
+    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+
+    def __init__(self, mean, std):
+        self.mean = mean
+        self.std = std
+
+    def sample(self):
+        return self.mean + self.std * torch.randn_like(self.mean)
+
+    def mode(self):
+        return self.mean
+
+    def log_prob(self, action):
+        """(...), the logarithms of all A densities summed."""
+        z = (action - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - HALF_LOG_2PI).sum(-1)
+
+    def entropy(self):
+        return (0.5 + HALF_LOG_2PI + self.std.log()).sum(-1).expand(self.mean.shape[:-1])
+
+
 class Agent(nn.Module):
     """Two tanh networks: obs (..., D) -> a Gaussian of (..., A) actions, value (...)."""
 
@@ -174,6 +201,7 @@ class Agent(nn.Module):
         super().__init__()
         (obs_size,) = envs.single_observation_space.shape
         (action_size,) = envs.single_action_space.shape
+        self.obs_rms = RunningMeanStd(obs_size)
         self.critic = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64)),
             nn.Tanh(),
@@ -191,18 +219,16 @@ class Agent(nn.Module):
         self.actor_logstd = nn.Parameter(torch.zeros(1, action_size))
 
     def policy(self, obs):
-        probs = Normal(self.actor_mean(obs), self.actor_logstd.exp(), validate_args=False)
-        return Independent(probs, 1, validate_args=False)  # its log_prob sums over the A entries
+        return Gaussian(self.actor_mean(self.obs_rms(obs)), self.actor_logstd.exp())
 
     def forward(self, obs):
-        return self.policy(obs), self.critic(obs).squeeze(-1)
+        return self.policy(obs), self.critic(self.obs_rms(obs)).squeeze(-1)
 
 
 @torch.no_grad()
 def act(agent, obs):
     """Samples an action for each observation: (N, D) -> (N, A)."""
-    probs = agent.policy(obs)
-    return probs.sample()
+    return agent.policy(obs).sample()
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -296,154 +322,12 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, both: calling PyTorch takes longer than computing so small a network
-def in_numpy(layer):
-    """A layer, or a Sequential, as a function of an array; on a CPU it shares the weights.
-
-    Linear without bias, other activations and normalisations are called in PyTorch. ValueError for
-    any other layer, batch normalisation too, or one with a hook: it may act otherwise each time.
-    """
-    kind = type(layer)
-    if layer._forward_hooks or layer._forward_pre_hooks:
-        raise ValueError(f"{layer} has a hook")
-    if kind is nn.Sequential:
-        functions = [in_numpy(inner) for inner in layer]
-
-        def chain(x):
-            for function in functions:
-                x = function(x)
-            return x
-
-        return chain
-    # by these names, so that nn.Tanh can be replaced in the whole file
-    if kind is nn.modules.linear.Linear and layer.bias is not None:
-        w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-        return lambda x: x @ w.T + b
-    if kind is nn.modules.activation.Tanh:
-        return np.tanh
-    same = nn.modules.activation, nn.modules.linear, nn.modules.normalization
-    if sys.modules[kind.__module__] in same:
-        return lambda x: layer(torch.from_numpy(x)).detach().numpy()
-    raise ValueError(f"in_numpy does not know {layer}")
-
-
-# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
-def code(function):
-    """What Python does in a function and in one that it wraps, whatever its variables' names."""
-    inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
-    steps = [(x.opname, x.arg if x.opcode in dis.haslocal else x.argval) for x in steps]
-    return steps + code(inner) if inner else steps
-
-
-# fast, both: the actions of a rollout without PyTorch
-class NumpyAct:
-    """act in NumPy, by the layers of the agent that it is given and from the same random numbers.
-
-    subtle: NumPy does what the two methods below do in PyTorch. Where a fork's policy or act is
-    another one, or in_numpy does not know a layer, act itself acts to the end of the run, and a
-    warning says so.
-    """
-
-    # with other names of variables, so that a search finds the original alone
-    def policy(agent, x):
-        p = Normal(agent.actor_mean(x), agent.actor_logstd.exp(), validate_args=False)
-        return Independent(p, 1, validate_args=False)
-
-    @torch.no_grad()
-    def act(agent, x):
-        p = agent.policy(x)
-        return p.sample()
-
-    def __init__(self, act, obs):
-        self.own, self.num_steps = act, len(obs) - 1
-        self.shape, self.on_gpu = obs[0].shape, obs.is_cuda
-        self.in_numpy = True
-        self.renew()
-
-    def __call__(self, *inputs, **named):
-        return self.step(*inputs, **named)
-
-    def renew(self):
-        """For the next rollout: weights have changed."""
-        self.step = self.first_step if self.in_numpy else self.own
-
-    @torch.no_grad()
-    def first_step(self, agent, *inputs, **named):
-        """NumPy acts in this rollout if it takes the same actions as act from this observation."""
-        rng = torch.cuda if self.on_gpu else torch
-        state, precision = rng.get_rng_state(), torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")  # NumPy has no TF32
-        try:
-            if code(agent.policy) != code(self.policy) or code(self.own) != code(self.act):
-                raise ValueError("their code is another one")
-            obs, *_ = *inputs, *named.values()
-            if obs.shape != self.shape:  # other environments: the rollout is to come
-                return self.own(agent, *inputs, **named)
-            self.step = self.derived(agent, *inputs, **named)
-            action = self.step(agent, *inputs, **named)
-            drawn = rng.get_rng_state()
-            rng.set_rng_state(state)
-            expected = self.own(agent, *inputs, **named)
-            rng.set_rng_state(drawn)
-            if not torch.allclose(action, expected, 1e-3, 1e-3):  # sync
-                raise ValueError("other actions from the same numbers")
-        except Exception as error:  # whatever a fork does, its own act can
-            reason = f"NumPy does not do what policy and act do ({error})"
-            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {reason}", stacklevel=4)
-            rng.set_rng_state(state)
-            self.in_numpy, self.step = False, self.own
-        finally:
-            torch.set_float32_matmul_precision(precision)
-        return action if self.in_numpy else self.own(agent, *inputs, **named)
-
-    def derived(self, known, obs):
-        """act in NumPy, by the random numbers that it would draw in this rollout."""
-        layers = known.actor_mean
-        actor_mean = in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)  # sync
-        probs = known.policy(obs)
-        if type(probs.base_dist) is not torch.distributions.Normal:
-            raise ValueError("another distribution")
-        noise = torch.empty((self.num_steps, *probs.mean.shape), device=obs.device)
-        for row in noise:
-            row.normal_()
-        noise = iter(noise.cpu().numpy())  # sync
-
-        def sample(agent, obs):
-            same = agent is known and agent.actor_mean is layers and obs.shape == self.shape
-            row = next(noise, None) if same else None
-            if row is None:  # another network, other rows, or more steps than a rollout has
-                return self.own(agent, obs)
-            std = agent.actor_logstd.detach().exp().cpu().numpy()  # (1, A); sync
-            action = actor_mean(obs.cpu().numpy()) + row * std  # sync
-            return torch.from_numpy(action).to(obs.device)  # sync
-
-        return sample
-
-
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
-
-
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -470,7 +354,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -488,8 +371,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -533,20 +420,19 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
-    obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
-    return_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    return_rms = RunningMeanStd(1)  # stays on the host, as the rewards do
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
-        return_rms = RunningMeanStd(*map(np.array, checkpoint["return_rms"]))
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
+        return_rms.load_state_dict(checkpoint["return_rms"])
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -565,9 +451,7 @@ if __name__ == "__main__":
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
     actions = storage["actions"]
-    obs_rms.update(next_obs)
-    obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
-    low, high = envs.single_action_space.low, envs.single_action_space.high
+    obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
     dones = np.zeros((T + 1, N))
@@ -577,21 +461,15 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, both: network, loss, backward and clipping become one call, of fused kernels;
-    # train_epoch calls it by its old name
+    # fast, both: network, loss, backward and clipping become one call, of fused kernels
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
-
-    # fast, CUDA graph: Adam counts its steps in the graph; train_epoch keeps name and arguments
+    # fast, CUDA graph: Adam counts its steps on the GPU; train_epoch keeps name and arguments
     if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
+        for group in optimizer.param_groups:
+            group["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
-
-    # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
-    numpy_acting = args.numpy_acting and mode != "eager"
-    if numpy_acting:
-        act = NumpyAct(act, storage["obs"])
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -606,14 +484,12 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         dones[0] = dones[T]
         for step in range(T):
-            action = act(agent, obs[step])  # sync: torch.normal checks its std
+            action = act(agent, obs[step])
             actions[step] = action
-            clipped = np.clip(action.cpu().numpy(), low, high)  # (N, A); sync
-            next_obs, reward, terminated, truncated, _ = envs.step(clipped)
-            obs_rms.update(next_obs)
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
-            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
+            obs[step + 1] = torch.from_numpy(next_obs)  # sync
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
@@ -622,8 +498,8 @@ if __name__ == "__main__":
             # termination drops the sum before its reward comes in, a truncation keeps it
             sums = discounted * args.gamma * ~terminated + reward
             discounted = np.where(valid[step], sums, discounted)
-            return_rms.update(discounted[valid[step]])
-            rewards[step] = return_rms.scale(reward)
+            return_rms.update(torch.from_numpy(discounted[:, None]), torch.from_numpy(valid[step]))
+            rewards[step] = np.clip(reward / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
             running_returns += reward * valid[step]
             running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
@@ -633,6 +509,8 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
@@ -641,7 +519,6 @@ if __name__ == "__main__":
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
-        storage["valid"][:T] = torch.from_numpy(valid)  # sync
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -686,9 +563,8 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
-                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
-                "return_rms": [np.asarray(x).tolist() for x in vars(return_rms).values()],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
+                "return_rms": return_rms.state_dict(),
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
@@ -697,9 +573,6 @@ if __name__ == "__main__":
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
-        # fast, both: the next rollout acts by the weights of now
-        if numpy_acting:
-            act.renew()
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),

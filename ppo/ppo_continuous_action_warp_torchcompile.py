@@ -37,6 +37,7 @@ import argparse
 import difflib
 import importlib
 import json
+import math
 import os
 import random
 import re
@@ -44,8 +45,10 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
 import gymnasium as gym
 import numpy as np
@@ -65,15 +68,10 @@ except ImportError:  # TASKS need them, a class of your own may not
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.independent import Independent
-from torch.distributions.normal import Normal
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
 # isort: split
-import warnings  # CUDA graph: says so where no graph replays
-
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -82,7 +80,8 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 INF = float("inf")
 DIVERGED = 1e10  # what no sound observation or reward gets to; MuJoCo's own limit, mjMAXVAL
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_continuous_action_warp"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_continuous_action_warp 3"  # of checkpoints: for --resume and ppo_eval.py
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 @dataclass
@@ -107,6 +106,7 @@ class Args:
     physics_graph: bool = True  # let Warp capture a step's physics, if rollouts are not captured
 
     env_id: str = "HalfCheetah-v5"  # one of TASKS, or module:Class, a class of your own
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 10_000_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 2e-3  # Adam's learning rate
     num_envs: int = 64  # N, parallel environments
@@ -176,7 +176,7 @@ class WarpVectorEnv:
     """N worlds of one of TASKS, all of whose state is in tensors on the device.
 
     A class of your own, for `--env-id module:Class`, needs what the script uses:
-    Class(num_envs, device)
+    Class(num_envs, device), and what --env-kwargs names
     single_observation_space, single_action_space: Boxes, (D,) and (A,)
     max_episode_steps; elapsed: (N,), steps of each episode, which the script may change: where they
     are max_episode_steps or more after a step, it is truncated
@@ -191,8 +191,8 @@ class WarpVectorEnv:
     graph asks for; random numbers come from PyTorch's default generator.
     """
 
-    def __init__(self, env_id, num_envs, device):
-        self.task = task = TASKS[env_id]
+    def __init__(self, env_id, num_envs, device, **task):
+        self.task = task = replace(TASKS[env_id], **task)
         self.num_envs = num_envs
         self.max_episode_steps = gym.spec(env_id).max_episode_steps
         folder = os.path.join(os.path.dirname(gym.__file__), "envs", "mujoco", "assets")
@@ -351,48 +351,53 @@ def make_envs(args, device):
     """N environments on the device, of Warp's or of a class of your own."""
     if ":" in args.env_id:
         module, name = args.env_id.split(":")
-        envs = getattr(importlib.import_module(module), name)(args.num_envs, device)
+        make = getattr(importlib.import_module(module), name)
+        envs = make(args.num_envs, device, **json.loads(args.env_kwargs))
     elif args.env_id in TASKS:
         if wp is None:
             sys.exit("this needs MuJoCo Warp: pip install mujoco mujoco-warp warp-lang")
         if device.type == "cuda" and not wp.is_cuda_available():
             sys.exit('Warp finds no GPU: from 1.18 on it needs driver 580; else "warp-lang<1.18"')
         print(f"kernels: compiled once, for about a minute, into {wp.config.kernel_cache_dir}")
-        envs = WarpVectorEnv(args.env_id, args.num_envs, device)
+        envs = WarpVectorEnv(args.env_id, args.num_envs, device, **json.loads(args.env_kwargs))
     else:
         (nearest,) = difflib.get_close_matches(args.env_id, TASKS, n=1, cutoff=0)
         sys.exit(f"--env-id {args.env_id}: did you mean {nearest}? There are {', '.join(TASKS)}")
     space = envs.single_action_space
     floats = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     assert floats, f"actions must be a Box of floats, not {space}"
+    # what a Gaussian draws beyond the bounds is done as on the bound
+    low, high = (torch.from_numpy(x).to(device) for x in (space.low, space.high))
+    step = envs.step
+    envs.step = lambda action: step(action.clamp(low, high))
     return envs
 
 
-class RunningMeanStd:
-    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022).
+class RunningMeanStd(nn.Module):
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022), float64.
 
-    All three are float64 tensors and change in place, as a CUDA graph asks for.
+    forward: x, (..., D), less the mean, over the deviation, clipped to ±10 as in CleanRL; float32.
     """
 
-    def __init__(self, mean, var, count=1e-4, device="cpu"):
-        self.mean = torch.tensor(mean, dtype=torch.float64, device=device)  # (D,)
-        self.var = torch.tensor(var, dtype=torch.float64, device=device)
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
         # rows so far, and a small weight for the first mean and variance
-        self.count = torch.tensor(count, dtype=torch.float64, device=device)
+        self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
 
-    def update(self, x, valid=True):
-        """Adds x, (N, D), skipping rows with nan or inf and those where valid, (N,), is False."""
-        rows = (x.isfinite().all(1) & valid).unsqueeze(1)  # (N, 1)
-        total = self.count + rows.sum()
-        delta = torch.where(rows, x - self.mean, 0.0)
-        self.mean += delta.sum(0) / total
-        after = torch.where(rows, x - self.mean, 0.0)
-        self.var.copy_((self.var * self.count + (delta * after).sum(0)) / total)
+    def update(self, x, valid):
+        """Adds the rows of x, (..., D), where valid, (...), is 1."""
+        total = self.count + valid.sum()
+        weight = valid.unsqueeze(-1)
+        delta = (x - self.mean) * weight
+        self.mean += delta.flatten(0, -2).sum(0) / total
+        delta *= x - self.mean
+        self.var.copy_((self.var * self.count + delta.flatten(0, -2).sum(0)) / total)
         self.count.copy_(total)
 
-    def scale(self, x):
-        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
-        return (x / (self.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
+    def forward(self, x):
+        return ((x - self.mean) * (self.var + 1e-8).rsqrt()).clamp(-10.0, 10.0).float()
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -402,6 +407,28 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     return layer
 
 
+class Gaussian:
+    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+
+    def __init__(self, mean, std):
+        self.mean = mean
+        self.std = std
+
+    def sample(self):
+        return self.mean + self.std * torch.randn_like(self.mean)
+
+    def mode(self):
+        return self.mean
+
+    def log_prob(self, action):
+        """(...), the logarithms of all A densities summed."""
+        z = (action - self.mean) / self.std
+        return (-0.5 * z.square() - self.std.log() - HALF_LOG_2PI).sum(-1)
+
+    def entropy(self):
+        return (0.5 + HALF_LOG_2PI + self.std.log()).sum(-1).expand(self.mean.shape[:-1])
+
+
 class Agent(nn.Module):
     """Two tanh networks: obs (..., D) -> a Gaussian of (..., A) actions, value (...)."""
 
@@ -409,6 +436,7 @@ class Agent(nn.Module):
         super().__init__()
         (obs_size,) = envs.single_observation_space.shape
         (action_size,) = envs.single_action_space.shape
+        self.obs_rms = RunningMeanStd(obs_size)
         self.critic = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64)),
             nn.Tanh(),
@@ -427,32 +455,29 @@ class Agent(nn.Module):
         self.actor_logstd = nn.Parameter(torch.full((1, action_size), -0.5))
 
     def policy(self, obs):
-        probs = Normal(self.actor_mean(obs), self.actor_logstd.exp(), validate_args=False)
-        return Independent(probs, 1, validate_args=False)  # its log_prob sums over the A entries
+        return Gaussian(self.actor_mean(self.obs_rms(obs)), self.actor_logstd.exp())
 
     def forward(self, obs):
-        return self.policy(obs), self.critic(obs).squeeze(-1)
+        return self.policy(obs), self.critic(self.obs_rms(obs)).squeeze(-1)
 
 
 @torch.no_grad()
 def act(agent, obs):
     """Samples an action for each observation: (N, D) -> (N, A)."""
-    probs = agent.policy(obs)
-    return probs.rsample()  # the numbers of sample(), which would wait to check the deviation
+    return agent.policy(obs).sample()
 
 
 @torch.no_grad()
-def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args, step):
+def env_step(agent, envs, storage, signals, return_rms, args, step):
     """One step of all environments, written into the rollout; the host reads no value.
 
-    low, high: (A,), bounds of actions; storage, signals: as in main; step: a row, 0 to T - 1.
+    storage, signals: as in main; step: a row, 0 to T - 1.
     """
     obs, actions = storage["obs"], storage["actions"]
     rewards, dones, terminations, discounted, running_returns, running_lengths, lost = signals
     action = act(agent, obs[step])
     actions[step] = action
-    clipped = action.clamp(low, high)  # (N, A)
-    next_obs, reward, terminated, truncated = envs.step(clipped)
+    next_obs, reward, terminated, truncated = envs.step(action)
     # a world that diverges is cut as by a time limit, what it saw before stands in for what it sees
     # now, and it starts anew; main sets what it earns
     paid = reward.abs() < DIVERGED  # not where it is nan
@@ -462,9 +487,7 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     lost[step + 1] = ~sound & ~terminated & valid
     # where the simulator itself ended the episode, what it paid for that counts
     reward = torch.where(sound | (terminated & paid), reward, 0.0)
-    obs_rms.update(next_obs, sound)
-    obs[step + 1] = obs_rms.scale(next_obs - obs_rms.mean)
-    obs[step + 1].copy_(torch.where(sound.unsqueeze(1), obs[step + 1], obs[step]))
+    obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
     storage["valid"][step] = valid
     dones[step + 1] = terminated | truncated | ~sound
     terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
@@ -473,7 +496,7 @@ def env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args
     sums = discounted[step] * args.gamma * ~terminated + reward
     discounted[step + 1] = torch.where(valid, sums, discounted[step])
     return_rms.update(discounted[step + 1].unsqueeze(1), valid & (lost[step + 1] == 0))
-    rewards[step] = return_rms.scale(reward)
+    rewards[step] = (reward / (return_rms.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
     running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
     running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)
 
@@ -569,30 +592,12 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
-
-
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -619,7 +624,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -637,8 +641,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -690,20 +698,19 @@ if __name__ == "__main__":
             envs.derive = captured_by_warp(envs.derive, envs.device)
     obs_shape, action_shape = envs.single_observation_space.shape, envs.single_action_space.shape
 
-    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
-    obs_rms = RunningMeanStd(np.zeros(obs_shape), np.ones(obs_shape), device=device)
-    return_rms = RunningMeanStd([0.0], [1.0], device=device)
+    return_rms = RunningMeanStd(1).to(device)
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        obs_rms = RunningMeanStd(*checkpoint["obs_rms"], device=device)
-        return_rms = RunningMeanStd(*checkpoint["return_rms"], device=device)
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
+        return_rms.load_state_dict(checkpoint["return_rms"])
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -725,14 +732,11 @@ if __name__ == "__main__":
     # each episode so far return and length, and where a world diverged: (T + 1, N) each, on the
     # device in one piece, which the host fetches once an iteration. Row T of rewards is not used
     signals = torch.zeros((7, T + 1, N), dtype=torch.float64, device=device)
-    space = envs.single_action_space
-    low, high = (torch.from_numpy(x).to(device) for x in (space.low, space.high))
     if checkpoint and hasattr(envs, "load"):
         envs.load(checkpoint["envs"])
     next_obs = envs.reset()
     assert next_obs.abs().max() < DIVERGED, "a first observation is not sound"  # sync
-    obs_rms.update(next_obs)
-    obs[T] = obs_rms.scale(next_obs - obs_rms.mean)
+    obs[T] = next_obs
     # --stagger: where episodes end by their time limit alone, all would end in the same step for
     # ever. So first episodes begin as if some steps had been made, spread over an episode's length,
     # and their returns do not count
@@ -740,24 +744,23 @@ if __name__ == "__main__":
         envs.elapsed.copy_(torch.arange(N) * envs.max_episode_steps // N)
         signals[4, T] = torch.nan
 
-    # fast, both: network, loss, backward and clipping become one call, of fused kernels;
-    # train_epoch calls it by its old name
+    # fast, both: network, loss, backward and clipping become one call, of fused kernels
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
+    # fast, CUDA graph: Adam counts its steps on the GPU; train_epoch keeps name and arguments
+    if cudagraphs:
+        for group in optimizer.param_groups:
+            group["capturable"] = True
+        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
+    # fast, CUDA graph: one launch for a rollout, physics included
 
-    # fast, CUDA graph: one launch for an epoch, and one for a rollout, physics included. The first
-    # three calls run as they are, and only then is the graph captured
     def run_rollout():
         for step in range(T):
-            env_step(agent, envs, low, high, storage, signals, obs_rms, return_rms, args, step)
+            env_step(agent, envs, storage, signals, return_rms, args, step)
 
-    if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
-        train_epoch = captured(train_epoch, agent, optimizer, batch, args)
     if rollout_graph:
-        frozen = numbers(agent, optimizer, args)
-        rollout_replayed = CudaGraphModule(run_rollout, warmup=3)
+        run_rollout = CudaGraphModule(run_rollout, warmup=3)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -771,11 +774,8 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
-        # fast, CUDA graph: all T steps in one launch, while it would not replay old numbers
-        if rollout_graph and numbers(agent, optimizer, args) == frozen:
-            rollout_replayed()
-        else:
-            run_rollout()
+        # fast, CUDA graph: all T steps in one launch
+        run_rollout()
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
         rewards, dones, terminations, _, running_returns, running_lengths, lost = on_host
@@ -789,6 +789,7 @@ if __name__ == "__main__":
             writer.add_scalar("charts/episodic_length", ended_lengths.mean(), global_step)
 
         # Advantages
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
@@ -851,9 +852,8 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
-                "obs_rms": [x.tolist() for x in vars(obs_rms).values()],
-                "return_rms": [x.tolist() for x in vars(return_rms).values()],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
+                "return_rms": return_rms.state_dict(),
                 "rng": {device.type: rng.get_rng_state()},
                 "envs": envs.state() if hasattr(envs, "state") else None,
             }

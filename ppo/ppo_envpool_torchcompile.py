@@ -44,6 +44,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import envpool
 import gymnasium as gym
 import numpy as np
@@ -53,16 +55,10 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
 # isort: split
-import copy  # both: on a GPU, what acts in NumPy is a copy of the actor
-import dis  # both: reads what a fork's policy does
-import warnings  # both: where PyTorch acts after all, or where no graph replays
-
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -70,7 +66,7 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 gym.logger.min_level = gym.logger.ERROR  # no warnings about the bounds of EnvPool's spaces
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_envpool"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_envpool 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -91,9 +87,9 @@ class Args:
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
     compile: bool = False  # compile the gradients; the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
-    numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     env_id: str = "LunarLander-v3"  # EnvPool's name of an environment
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 1_500_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1e-3  # Adam's learning rate
     num_envs: int = 64  # N, parallel environments
@@ -129,7 +125,13 @@ def make_envs(args, seeds):
     One seed for all would be seed + i for environment i: runs with the seeds 1 and 2 would share
     all environments but one.
     """
-    envs = envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), seed=seeds.tolist())
+    envs = envpool.make(
+        args.env_id,
+        env_type="gym",
+        num_envs=len(seeds),
+        seed=seeds.tolist(),
+        **json.loads(args.env_kwargs),
+    )
     obs_space, space = envs.single_observation_space, envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
     assert discrete, f"actions {space} must be Discrete (Box: ppo_continuous_action_envpool)"
@@ -155,6 +157,27 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     return layer
 
 
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
+
+
 class Agent(nn.Module):
     """Two tanh networks: obs (..., D) -> a distribution over A actions, value (...)."""
 
@@ -173,11 +196,11 @@ class Agent(nn.Module):
             nn.Tanh(),
             layer_init(nn.Linear(64, 64)),
             nn.Tanh(),
-            layer_init(nn.Linear(64, envs.single_action_space.n), std=0.01),
+            layer_init(nn.Linear(64, int(envs.single_action_space.n)), std=0.01),
         )
 
     def policy(self, obs):
-        return Categorical(logits=self.actor(obs), validate_args=False)
+        return Categorical(self.actor(obs))
 
     def forward(self, obs):
         return self.policy(obs), self.critic(obs).squeeze(-1)
@@ -186,8 +209,7 @@ class Agent(nn.Module):
 @torch.no_grad()
 def act(agent, obs):
     """Samples an action for each observation: (N, D) -> (N,)."""
-    probs = agent.policy(obs)
-    return probs.sample()
+    return agent.policy(obs).sample()
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -281,156 +303,12 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, both: calling PyTorch takes longer than computing so small a network
-def in_numpy(layer):
-    """A layer, or a Sequential, as a function of an array; on a CPU it shares the weights.
-
-    Linear without bias, other activations and normalisations are called in PyTorch. ValueError for
-    any other layer, batch normalisation too, or one with a hook: it may act otherwise each time.
-    """
-    kind = type(layer)
-    if layer._forward_hooks or layer._forward_pre_hooks:
-        raise ValueError(f"{layer} has a hook")
-    if kind is nn.Sequential:
-        functions = [in_numpy(inner) for inner in layer]
-
-        def chain(x):
-            for function in functions:
-                x = function(x)
-            return x
-
-        return chain
-    # by these names, so that nn.Tanh can be replaced in the whole file
-    if kind is nn.modules.linear.Linear and layer.bias is not None:
-        w, b = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-        return lambda x: x @ w.T + b
-    if kind is nn.modules.activation.Tanh:
-        return np.tanh
-    same = nn.modules.activation, nn.modules.linear, nn.modules.normalization
-    if sys.modules[kind.__module__] in same:
-        return lambda x: layer(torch.from_numpy(x)).detach().numpy()
-    raise ValueError(f"in_numpy does not know {layer}")
-
-
-# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
-def code(function):
-    """What Python does in a function and in one that it wraps, whatever its variables' names."""
-    inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
-    steps = [(x.opname, x.arg if x.opcode in dis.haslocal else x.argval) for x in steps]
-    return steps + code(inner) if inner else steps
-
-
-# fast, both: the actions of a rollout without PyTorch
-class NumpyAct:
-    """act in NumPy, by the layers of the agent that it is given and from the same random numbers.
-
-    subtle: NumPy does what the two methods below do in PyTorch. Where a fork's policy or act is
-    another one, or in_numpy does not know a layer, act itself acts to the end of the run, and a
-    warning says so.
-    """
-
-    # with other names of variables, so that a search finds the original alone
-    def policy(agent, x):
-        return Categorical(logits=agent.actor(x), validate_args=False)
-
-    @torch.no_grad()
-    def act(agent, x):
-        p = agent.policy(x)
-        return p.sample()
-
-    def __init__(self, act, obs):
-        self.own, self.num_steps = act, len(obs) - 1
-        self.shape, self.on_gpu = obs[0].shape, obs.is_cuda
-        self.in_numpy = True
-        self.renew()
-
-    def __call__(self, *inputs, **named):
-        return self.step(*inputs, **named)
-
-    def renew(self):
-        """For the next rollout: weights have changed."""
-        self.step = self.first_step if self.in_numpy else self.own
-
-    @torch.no_grad()
-    def first_step(self, agent, *inputs, **named):
-        """NumPy acts in this rollout if it takes the same actions as act from this observation."""
-        rng = torch.cuda if self.on_gpu else torch
-        state, precision = rng.get_rng_state(), torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")  # NumPy has no TF32
-        try:
-            if code(agent.policy) != code(self.policy) or code(self.own) != code(self.act):
-                raise ValueError("their code is another one")
-            obs, *_ = *inputs, *named.values()
-            if obs.shape != self.shape:  # other environments: the rollout is to come
-                return self.own(agent, *inputs, **named)
-            self.step = self.derived(agent, *inputs, **named)
-            action = self.step(agent, *inputs, **named)
-            drawn = rng.get_rng_state()
-            rng.set_rng_state(state)
-            expected = self.own(agent, *inputs, **named)
-            rng.set_rng_state(drawn)
-            if not torch.equal(action, expected):  # sync
-                raise ValueError("other actions from the same numbers")
-        except Exception as error:  # whatever a fork does, its own act can
-            reason = f"NumPy does not do what policy and act do ({error})"
-            warnings.warn(f"PyTorch acts from now on, 0.1 ms a step slower: {reason}", stacklevel=4)
-            rng.set_rng_state(state)
-            self.in_numpy, self.step = False, self.own
-        finally:
-            torch.set_float32_matmul_precision(precision)
-        return action if self.in_numpy else self.own(agent, *inputs, **named)
-
-    def derived(self, known, obs):
-        """act in NumPy, by the random numbers that it would draw in this rollout."""
-        layers = known.actor
-        actor_logits = in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)  # sync
-        logits, probs = actor_logits(obs.cpu().numpy()), known.policy(obs)  # sync
-        found, expected = torch.from_numpy(logits), probs.logits.cpu()  # sync
-        found = found - found.logsumexp(-1, keepdim=True)
-        same = type(probs) is torch.distributions.Categorical
-        if not same or not torch.allclose(found, expected, 1e-3, 1e-3):
-            raise ValueError("another distribution")
-        noise = torch.empty((self.num_steps, *logits.shape), device=obs.device)
-        for row in noise:
-            row.exponential_()
-        log_noise = iter(noise.log().cpu().numpy())  # sync
-
-        def sample(agent, obs):
-            same = agent is known and agent.actor is layers and obs.shape == self.shape
-            row = next(log_noise, None) if same else None
-            if row is None:  # another network, other rows, or more steps than a rollout has
-                return self.own(agent, obs)
-            logits = actor_logits(obs.cpu().numpy())  # sync
-            # the argmax of probs / noise, as probs.sample() finds it
-            return torch.from_numpy((logits - row).argmax(-1)).to(obs.device)  # sync
-
-        return sample
-
-
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
-
-
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -457,7 +335,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -475,8 +352,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -528,8 +409,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -563,21 +445,15 @@ if __name__ == "__main__":
     phases = -(-envs.spec.config.max_episode_steps // T)  # rollouts in the longest episode
     restarts = first_iteration + args.stagger * (np.arange(N) * phases // N)  # (N,)
 
-    # fast, both: network, loss, backward and clipping become one call, of fused kernels;
-    # train_epoch calls it by its old name
+    # fast, both: network, loss, backward and clipping become one call, of fused kernels
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
-
-    # fast, CUDA graph: Adam counts its steps in the graph; train_epoch keeps name and arguments
+    # fast, CUDA graph: Adam counts its steps on the GPU; train_epoch keeps name and arguments
     if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
+        for group in optimizer.param_groups:
+            group["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
-
-    # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
-    numpy_acting = args.numpy_acting and mode != "eager"
-    if numpy_acting:
-        act = NumpyAct(act, storage["obs"])
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -668,7 +544,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
@@ -677,9 +553,6 @@ if __name__ == "__main__":
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
-        # fast, both: the next rollout acts by the weights of now
-        if numpy_acting:
-            act.renew()
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),

@@ -42,6 +42,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import gymnasium as gym
 import numpy as np
 import tyro
@@ -50,14 +52,13 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_lstm"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_lstm 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -77,6 +78,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     hide: tuple[int, ...] | None = None  # entries left out of obs; by default CartPole's velocities
     total_timesteps: int = 300_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1e-3  # Adam's learning rate
@@ -112,7 +114,7 @@ def make_envs(args):
         hide = (1, 3) if args.env_id == "CartPole-v1" else ()
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -138,11 +140,11 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations; nn.LSTM has no argument that zeroes its state between two rows.
+    """nn.LSTM's equations, in one call for a sequence in which episodes end.
 
-    x: (T * E, inputs), rows of E environments in order of time; dones: (T * E,); state: h and c
-    before the first row, (2, E, H). Returns hidden, (T * E, H), and the state after the last row.
-    A row whose dones is 1 still reads the memory of its episode; the row after it reads zeros.
+    x: (T * E, inputs), rows of E environments in order of time; state: h and c before the first
+    row, (2, E, H); dones: (T * E,), 1 where a row is its episode's last, or None. Returns hidden,
+    (T * E, H), and the state after the last row.
     """
 
     def __init__(self, input_size, hidden_size):
@@ -151,22 +153,25 @@ class LSTM(nn.Module):
         self.from_x = layer_init(nn.Linear(input_size, 4 * hidden_size), std=1.0)
         self.from_h = layer_init(nn.Linear(hidden_size, 4 * hidden_size), std=1.0)
 
-    def forward(self, x, dones, state):
+    def forward(self, x, state, dones=None):
         h, c = state  # (E, H) each
-        rows = self.from_x(x).view(-1, len(h), 4 * self.hidden_size)  # (T, E, 4 H), in one product
-        keeps = 1 - dones.view(-1, len(h), 1)  # (T, E, 1)
-        hidden = []
-        for row, keep in zip(rows, keeps, strict=True):
-            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            hidden.append(h)
-            h, c = h * keep, c * keep
-        return torch.cat(hidden), torch.stack([h, c])
+        w_x = self.from_x.weight  # (4 H, inputs)
+        # subtle: nn.LSTM cannot forget between two rows. So dones is one more input, whose weight
+        # shuts all gates: after an episode's last row the state is 0. The hidden of that row is 0,
+        # too, which no loss sees: it is an autoreset step
+        if dones is not None:
+            w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)
+            x = torch.cat([x, dones.unsqueeze(1)], dim=1)
+        rows = x.view(-1, len(h), w_x.shape[1])  # (T, E, inputs)
+        weights = w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias
+        # biases, one layer, no dropout, training, one direction, rows before environments
+        options = True, 1, 0.0, True, False, False
+        hidden, h, c = torch.lstm(rows, (h[None], c[None]), weights, *options)
+        return hidden.flatten(0, 1), torch.cat([h, c])
 
 
 class Recurrent(nn.Module):
-    """A layer, an LSTM, a head: obs (M, D), dones (M,), state (2, E, H) -> (M, outputs), state."""
+    """A layer, an LSTM, a head: obs (M, D), state (2, E, H), dones (M,) -> (M, outputs), state."""
 
     def __init__(self, obs_size, outputs, std):
         super().__init__()
@@ -174,14 +179,35 @@ class Recurrent(nn.Module):
         self.lstm = LSTM(64, 64)
         self.head = layer_init(nn.Linear(64, outputs), std)
 
-    def forward(self, obs, dones, state):
-        hidden, state = self.lstm(self.layer(obs).tanh(), dones, state)
+    def forward(self, obs, state, dones=None):
+        hidden, state = self.lstm(self.layer(obs).tanh(), state, dones)
         return self.head(hidden), state
 
 
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
+
+
 class Agent(nn.Module):
-    """Two networks with a memory: obs (M, D), dones (M,), lstm_state (2, 2, E, H), of actor and
-    critic -> a distribution over A actions, value (M,), lstm_state.
+    """Two networks with a memory: obs (M, D), lstm_state (2, 2, E, H), of actor and critic, dones
+    (M,) where a sequence may hold ends -> a distribution over A actions, value (M,), lstm_state.
     """
 
     def __init__(self, envs):
@@ -190,25 +216,29 @@ class Agent(nn.Module):
         self.critic = Recurrent(obs_size, 1, std=1.0)
         self.actor = Recurrent(obs_size, envs.single_action_space.n, std=0.01)
 
-    def forward(self, obs, dones, lstm_state):
-        logits, actor_state = self.actor(obs, dones, lstm_state[0])
-        value, critic_state = self.critic(obs, dones, lstm_state[1])
-        probs = Categorical(logits=logits, validate_args=False)
-        return probs, value.squeeze(-1), torch.stack([actor_state, critic_state])
+    def initial_state(self, num_envs):
+        """The memory at the start of an episode."""
+        size = 2, 2, num_envs, self.actor.lstm.hidden_size
+        return self.actor.head.weight.new_zeros(size)
+
+    def forward(self, obs, lstm_state, dones=None):
+        logits, actor_state = self.actor(obs, lstm_state[0], dones)
+        value, critic_state = self.critic(obs, lstm_state[1], dones)
+        states = torch.stack([actor_state, critic_state])
+        return Categorical(logits), value.squeeze(-1), states
 
 
 @torch.no_grad()
-def act(agent, row, lstm_state):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage; lstm_state: the memory before that row.
-    Returns the actions, (N,), and the memory after it.
+def act(agent, obs, dones, lstm_state):
+    """Samples an action for each observation; the memory of an episode that is over is dropped.
+
+    obs: (N, D); dones: (N,); lstm_state: the memory before these rows.
+    Returns actions, (N,), their log-probabilities and values, (N,), and the memory after them.
     """
-    probs, value, lstm_state = agent(row["obs"], row["dones"], lstm_state)
+    probs, value, lstm_state = agent(obs, lstm_state)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action, lstm_state
+    keep = (1 - dones).unsqueeze(1)  # (N, 1)
+    return action, probs.log_prob(action), value, lstm_state * keep
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -281,7 +311,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     Returns LOSSES, (7,); grad_norm is that before clipping.
     """
     mb = {key: rows[:, mb_inds].flatten(0, 1) for key, rows in batch.items()}  # (M, ...)
-    probs, newvalue, _ = agent(mb["obs"], mb["dones"], initial_lstm_state[..., mb_inds, :])
+    probs, newvalue, _ = agent(mb["obs"], initial_lstm_state[..., mb_inds, :], mb["dones"])
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
@@ -327,7 +357,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -345,8 +374,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -392,8 +425,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -413,7 +447,7 @@ if __name__ == "__main__":
     batch = {key: rows[:T] for key, rows in storage.items()}  # (T, N, ...), views
     obs = storage["obs"]
     obs[T] = torch.from_numpy(next_obs)
-    lstm_state = torch.zeros((2, 2, N, agent.actor.lstm.hidden_size), device=device)
+    lstm_state = agent.initial_state(N)
     initial_lstm_state = lstm_state.clone()  # before row 0 of a rollout
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -438,8 +472,12 @@ if __name__ == "__main__":
         initial_lstm_state[:] = lstm_state
         for step in range(T):
             storage["dones"][step] = torch.from_numpy(dones[step])  # sync
-            row = {key: rows[step] for key, rows in storage.items()}  # views
-            action, lstm_state = act(agent, row, lstm_state)
+            action, logprob, value, lstm_state = act(
+                agent, obs[step], storage["dones"][step], lstm_state
+            )
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
@@ -456,10 +494,8 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
-        storage["dones"][T] = torch.from_numpy(dones[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            row = storage["obs"][T], storage["dones"][T], lstm_state
-            _, storage["values"][T], _ = agent(*row)
+            _, storage["values"][T], _ = agent(obs[T], lstm_state)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
@@ -511,7 +547,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -41,6 +41,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import gymnasium as gym
 import numpy as np
 import tyro
@@ -49,14 +51,13 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_masked"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_masked 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "Taxi-v4"  # Gymnasium id, of an environment that gives info["action_mask"]
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 500_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 2.5e-4  # Adam's learning rate
     num_envs: int = 4  # N, parallel environments
@@ -104,10 +106,10 @@ class Args:
 
 
 def make_envs(args):
-    """N Gymnasium environments stepped together: obs (N, D), actions (N,) int64."""
+    """N Gymnasium environments stepped together: obs with masks (N, D + A), actions (N,) int64."""
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -117,11 +119,11 @@ def make_envs(args):
     space = envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
     assert discrete, f"actions must be Discrete, counted from 0, not {space}"
-    return envs
+    return MaskedVectorEnv(envs)
 
 
 def action_masks(envs, info):
-    """info["action_mask"] of all environments: (N, A) bool, True where an action is possible.
+    """info["action_mask"] of all environments: (N, A), 1 where an action is possible, else 0.
 
     Each environment gives an array, a list or a tuple of 0 and 1 at each reset and in each step;
     ValueError if one does not.
@@ -134,7 +136,25 @@ def action_masks(envs, info):
     if masks.shape != shape or not givers.all() or not ((masks == 0) | (masks == 1)).all():
         found = f"{givers.sum()} of {envs.num_envs} environments gave {given}"
         raise ValueError(f'info["action_mask"] must be {shape} of 0 and 1, but {found}')
-    return torch.from_numpy(masks.astype(bool))
+    return masks
+
+
+class MaskedVectorEnv(gym.vector.VectorWrapper):
+    """Appends masks to observations: (N, D) -> (N, D + A). So they are stored and learned with."""
+
+    def __init__(self, envs):
+        super().__init__(envs)
+        size = envs.single_observation_space.shape[0] + int(envs.single_action_space.n)
+        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (size,))
+
+    def reset(self, **options):
+        obs, info = self.env.reset(**options)
+        return np.concatenate([obs, action_masks(self.env, info)], axis=1), info
+
+    def step(self, actions):
+        obs, reward, terminated, truncated, info = self.env.step(actions)
+        obs = np.concatenate([obs, action_masks(self.env, info)], axis=1)
+        return obs, reward, terminated, truncated, info
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -144,12 +164,35 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     return layer
 
 
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
+
+
 class Agent(nn.Module):
-    """Two tanh networks: obs (..., D), mask (..., A) -> a distribution over A actions, value."""
+    """Two tanh networks: obs with mask (..., D + A) -> a distribution over A actions, value."""
 
     def __init__(self, envs):
         super().__init__()
-        (obs_size,) = envs.single_observation_space.shape
+        actions = int(envs.single_action_space.n)
+        obs_size = envs.single_observation_space.shape[0] - actions
+        self.sizes = obs_size, actions
         self.critic = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64)),
             nn.Tanh(),
@@ -162,25 +205,24 @@ class Agent(nn.Module):
             nn.Tanh(),
             layer_init(nn.Linear(64, 64)),
             nn.Tanh(),
-            layer_init(nn.Linear(64, envs.single_action_space.n), std=0.01),
+            layer_init(nn.Linear(64, actions), std=0.01),
         )
 
-    def policy(self, obs, mask):
+    def policy(self, obs):
         # subtle: the same masked policy acts and learns. If only acting were masked, the ratio in
         # the loss would compare two policies. -1e8 gives a probability of exactly 0; so would -inf,
         # but it ends in nan where nothing is possible, as at some final observations
-        logits = torch.where(mask, self.actor(obs), -1e8)
-        return Categorical(logits=logits, validate_args=False)
+        obs, mask = obs.split(self.sizes, dim=-1)
+        return Categorical(torch.where(mask > 0, self.actor(obs), -1e8))
 
-    def forward(self, obs, mask):
-        return self.policy(obs, mask), self.critic(obs).squeeze(-1)
+    def forward(self, obs):
+        return self.policy(obs), self.critic(obs[..., : self.sizes[0]]).squeeze(-1)
 
 
 @torch.no_grad()
-def act(agent, obs, mask):
-    """Samples a possible action for each observation: (N, D), (N, A) -> (N,)."""
-    probs = agent.policy(obs, mask)
-    return probs.sample()
+def act(agent, obs):
+    """Samples a possible action for each observation with its mask: (N, D + A) -> (N,)."""
+    return agent.policy(obs).sample()
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -252,7 +294,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     Returns LOSSES, (7,); grad_norm is that before clipping.
     """
     mb = {key: rows[mb_inds] for key, rows in batch.items()}  # (M, ...)
-    probs, newvalue = agent(mb["obs"], mb["masks"])
+    probs, newvalue = agent(mb["obs"])
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
@@ -298,7 +340,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -316,8 +357,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -353,7 +398,7 @@ if __name__ == "__main__":
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
     envs = make_envs(args)
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
-    next_obs, info = envs.reset(seed=seeds.tolist())
+    next_obs, _ = envs.reset(seed=seeds.tolist())
 
     # agent and optimizer; fused: one kernel steps all parameters
     agent = Agent(envs).to(device)
@@ -363,8 +408,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -373,9 +419,6 @@ if __name__ == "__main__":
     # last step: its value bootstraps, and it becomes row 0 of the next rollout
     storage = {
         "obs": torch.zeros((T + 1, N, *envs.single_observation_space.shape), device=device),
-        "masks": torch.zeros(
-            (T + 1, N, envs.single_action_space.n), dtype=torch.bool, device=device
-        ),
         "actions": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
         "logprobs": torch.zeros((T + 1, N), device=device),
         "values": torch.zeros((T + 1, N), device=device),
@@ -385,10 +428,8 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    masks = storage["masks"]
     actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
-    masks[T] = action_masks(envs, info)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
     dones = np.zeros((T + 1, N))
@@ -408,14 +449,12 @@ if __name__ == "__main__":
 
         # Rollout
         obs[0] = obs[T]
-        masks[0] = masks[T]
         dones[0] = dones[T]
         for step in range(T):
-            action = act(agent, obs[step], masks[step])
+            action = act(agent, obs[step])
             actions[step] = action
-            next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
+            next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
-            masks[step + 1] = action_masks(envs, info)  # sync
             rewards[step] = reward
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
@@ -431,7 +470,7 @@ if __name__ == "__main__":
 
         # Advantages
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
-            probs, storage["values"][:] = agent(storage["obs"], storage["masks"])
+            probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
@@ -483,7 +522,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -45,6 +45,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import gymnasium as gym
 import numpy as np
 import tyro
@@ -53,20 +55,16 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
 # isort: split
-import warnings  # CUDA graph: says so where no graph replays
-
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_pixels"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_pixels 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -89,6 +87,7 @@ class Args:
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
 
     env_id: str = "MinAtar/Breakout-v1"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     reward_scale: float = 1.0  # rewards are multiplied by it, in learning alone
     total_timesteps: int = 1_000_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 1e-3  # Adam's learning rate
@@ -125,7 +124,7 @@ def make_envs(args):
         minatar.gym.register_envs()
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         space = env.observation_space
         image = space.dtype in (np.uint8, bool) and len(space.shape) > 1
         assert image, f"observations must be an image of uint8 or bool, not {space}"
@@ -144,6 +143,27 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
+
+
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
 
 
 class Agent(nn.Module):
@@ -174,27 +194,24 @@ class Agent(nn.Module):
         features, units = channels * height * width, 128 if small else 512
         layers += [nn.Flatten(), layer_init(nn.Linear(features, units)), nn.ReLU()]
         self.network = nn.Sequential(*layers)
-        self.actor = layer_init(nn.Linear(units, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(units, int(envs.single_action_space.n)), std=0.01)
         self.critic = layer_init(nn.Linear(units, 1), std=1.0)
 
     def forward(self, obs):
         image = obs.permute(self.order).reshape(len(obs), -1, *self.size)  # (M, C, height, width)
         hidden = self.network(image.float() / self.white)  # (M, 128 or 512)
-        probs = Categorical(logits=self.actor(hidden), validate_args=False)
-        return probs, self.critic(hidden).squeeze(-1)
+        return Categorical(self.actor(hidden)), self.critic(hidden).squeeze(-1)
 
 
 @torch.no_grad()
-def act(agent, row):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities
-    and values. row: fields (N, ...) of the storage. Returns the actions, (N,).
+def act(agent, obs):
+    """Samples an action for each observation, (N, *image).
+
+    Returns actions, their log-probabilities and values, (N,) each.
     """
-    probs, value = agent(row["obs"])
+    probs, value = agent(obs)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    return action
+    return action, probs.log_prob(action), value
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -288,30 +305,12 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
-
-
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -338,7 +337,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -356,8 +354,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -410,8 +412,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -439,15 +442,16 @@ if __name__ == "__main__":
     running_lengths = np.zeros(N)
 
     # fast, both: acting becomes one call of fused kernels, and so do network, loss, backward and
-    # clipping; else each operation passes over memory on its own
+    # clipping
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        torch._inductor.config.fallback_random = True  # act draws as the eager version does
         act = torch.compile(act)
         compute_gradients = torch.compile(compute_gradients)
-
-    # fast, CUDA graph: Adam counts its steps in the graph; train_epoch keeps name and arguments
+    # fast, CUDA graph: Adam counts its steps on the GPU; train_epoch keeps name and arguments
     if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
+        for group in optimizer.param_groups:
+            group["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
     run_dir, writer = open_run(args, global_step)
@@ -463,8 +467,10 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         dones[0] = dones[T]
         for step in range(T):
-            row = {key: rows[step] for key, rows in storage.items()}  # views
-            action = act(agent, row)
+            action, logprob, value = act(agent, obs[step])
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward * args.reward_scale
@@ -533,7 +539,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -41,6 +41,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import gymnasium as gym
 import numpy as np
 import tyro
@@ -49,7 +51,6 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
@@ -57,7 +58,7 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac".split()
 LOSSES += "int_value_loss fwd_loss grad_norm".split()
-FORMAT = "ppo_rnd"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_rnd 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -77,6 +78,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     total_timesteps: int = 500_000  # environment steps, rounded down to whole rollouts
     learning_rate: float = 2.5e-4  # Adam's learning rate
     num_envs: int = 4  # N, parallel environments
@@ -113,7 +115,7 @@ def make_envs(args):
     """N Gymnasium environments stepped together: obs (N, D), actions (N,) int64."""
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -126,26 +128,31 @@ def make_envs(args):
     return envs
 
 
-class RunningMeanStd:
-    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022)."""
+class RunningMeanStd(nn.Module):
+    """Mean and variance of all rows so far (Welford, doi:10.1080/00401706.1962.10490022), float64.
 
-    def __init__(self, mean, var, count=1e-4):
-        self.mean = mean  # (...) float64
-        self.var = var
-        self.count = count  # rows so far, and a small weight for the first mean and variance
+    forward: x, (..., D), less the mean, over the deviation, clipped to ±10 as in CleanRL; float32.
+    """
 
-    def update(self, x):
-        """Adds x, (rows, ...), skipping rows with nan or inf."""
-        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]
-        total = self.count + len(x)
-        delta = x - self.mean
-        self.mean = self.mean + delta.sum(0) / total
-        self.var = (self.var * self.count + (delta * (x - self.mean)).sum(0)) / total
-        self.count = total
+    def __init__(self, size):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+        # rows so far, and a small weight for the first mean and variance
+        self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
 
-    def scale(self, x):
-        """x over the standard deviation, no mean subtracted; clipped to ±10 as in CleanRL."""
-        return np.minimum(np.maximum(x / np.sqrt(self.var + 1e-8), -10.0), 10.0)
+    def update(self, x, valid):
+        """Adds the rows of x, (..., D), where valid, (...), is 1."""
+        total = self.count + valid.sum()
+        weight = valid.unsqueeze(-1)
+        delta = (x - self.mean) * weight
+        self.mean += delta.flatten(0, -2).sum(0) / total
+        delta *= x - self.mean
+        self.var.copy_((self.var * self.count + delta.flatten(0, -2).sum(0)) / total)
+        self.count.copy_(total)
+
+    def forward(self, x):
+        return ((x - self.mean) * (self.var + 1e-8).rsqrt()).clamp(-10.0, 10.0).float()
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):
@@ -153,6 +160,27 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias_const)
     return layer
+
+
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
 
 
 class Agent(nn.Module):
@@ -174,8 +202,9 @@ class Agent(nn.Module):
             nn.Tanh(),
             layer_init(nn.Linear(64, 64)),
             nn.Tanh(),
-            layer_init(nn.Linear(64, envs.single_action_space.n), std=0.01),
+            layer_init(nn.Linear(64, int(envs.single_action_space.n)), std=0.01),
         )
+        self.obs_rms = RunningMeanStd(obs_size)
         self.target = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64)),
             nn.LeakyReLU(),
@@ -190,22 +219,22 @@ class Agent(nn.Module):
         )
 
     def policy(self, obs):
-        return Categorical(logits=self.actor(obs), validate_args=False)
+        return Categorical(self.actor(obs))
 
     def forward(self, obs):
         values = self.critic(obs)
         return self.policy(obs), values[..., 0], values[..., 1]
 
     def novelty(self, obs):
-        """The predictor's error, large where it learned little: scaled obs (..., D) -> (...)."""
-        return (self.predictor(obs) - self.target(obs)).square().mean(-1)
+        """The predictor's error, large where it learned little: obs (..., D) -> (...)."""
+        seen = self.obs_rms(obs).clamp(-5.0, 5.0)
+        return (self.predictor(seen) - self.target(seen)).square().mean(-1)
 
 
 @torch.no_grad()
 def act(agent, obs):
     """Samples an action for each observation: (N, D) -> (N,)."""
-    probs = agent.policy(obs)
-    return probs.sample()
+    return agent.policy(obs).sample()
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -327,7 +356,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -345,8 +373,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -384,20 +416,19 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent, optimizer (fused: one kernel steps all parameters) and running statistics
+    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of bonuses
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
-    obs_rms = RunningMeanStd(np.zeros(next_obs.shape[1:]), np.ones(next_obs.shape[1:]))
-    bonus_rms = RunningMeanStd(np.zeros(()), np.ones(()))
+    bonus_rms = RunningMeanStd(1)
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
-        obs_rms = RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))
-        bonus_rms = RunningMeanStd(*map(np.array, checkpoint["bonus_rms"]))
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
+        bonus_rms.load_state_dict(checkpoint["bonus_rms"])
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -406,7 +437,8 @@ if __name__ == "__main__":
         for _ in range(args.num_iterations_obs_norm_init * T):
             action = np.random.randint(envs.single_action_space.n, size=N)
             next_obs, _, terminated, truncated, _ = envs.step(action)
-            obs_rms.update(next_obs[~done])
+            rows = torch.from_numpy(next_obs), torch.from_numpy(~done)
+            agent.obs_rms.update(*(x.to(device) for x in rows))  # sync
             done = terminated | truncated
         next_obs, _ = envs.reset()
 
@@ -422,11 +454,11 @@ if __name__ == "__main__":
         "returns": torch.zeros((T + 1, N), device=device),
         "int_returns": torch.zeros((T + 1, N), device=device),
         "valid": torch.zeros((T + 1, N), device=device),
-        "next_obs": torch.zeros((T + 1, N, *next_obs.shape[1:]), device=device),  # scaled
         "trains": torch.zeros((T + 1, N), device=device),  # 1 where a row trains the predictor
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
+    batch["next_obs"] = obs[1:].flatten(0, 1)
     actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
@@ -481,15 +513,13 @@ if __name__ == "__main__":
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
 
         # the bonus of row t: how new is obs[t + 1], which its action led to? 0 at autoreset steps
-        seen = obs[1:].cpu().numpy()  # (T, N, D); sync
-        scaled = obs_rms.scale(seen - obs_rms.mean).clip(-5, 5)
         with torch.no_grad():
-            novelty = agent.novelty(torch.from_numpy(scaled).float().to(device))  # sync
+            novelty = agent.novelty(obs[1:])
         bonus = novelty.double().cpu().numpy() * valid  # sync
         for t in range(T):  # bonus_sums[-1] is the last row of the rollout before
             bonus_sums[t] = args.int_gamma * bonus_sums[t - 1] + bonus[t]
-        bonus_rms.update(bonus_sums[valid])
-        int_rewards = bonus / np.sqrt(bonus_rms.var)
+        bonus_rms.update(torch.from_numpy(bonus_sums[..., None]), torch.from_numpy(valid))
+        int_rewards = bonus / bonus_rms.var.item() ** 0.5
 
         # subtle: no episode's end cuts the sum of bonuses, else the agent would avoid ends to go on
         # exploring. No row teaches the last observation's value: that of the next one stands in
@@ -503,10 +533,8 @@ if __name__ == "__main__":
         storage["advantages"][:T] = torch.from_numpy(combined)  # sync
 
         # the predictor learns what is seen through statistics that know this rollout too
-        obs_rms.update(seen[valid])
-        scaled = obs_rms.scale(seen - obs_rms.mean).clip(-5, 5)
-        storage["next_obs"][:T] = torch.from_numpy(scaled)  # sync
         storage["valid"][:T] = torch.from_numpy(valid)  # sync
+        agent.obs_rms.update(obs[1:], storage["valid"][:T])
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -553,9 +581,8 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
-                "obs_rms": [np.asarray(x).tolist() for x in vars(obs_rms).values()],
-                "bonus_rms": [np.asarray(x).tolist() for x in vars(bonus_rms).values()],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
+                "bonus_rms": bonus_rms.state_dict(),
                 "bonus_sums": bonus_sums[-1].tolist(),
                 "rng": {device.type: rng.get_rng_state()},
             }

@@ -42,6 +42,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import gymnasium as gym
 import numpy as np
 import tyro
@@ -50,14 +52,13 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_trxl"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_trxl 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -77,6 +78,7 @@ class Args:
     measure_burnin: int = 3  # iterations before the steps per second are measured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     hide: tuple[int, ...] | None = None  # entries left out of obs; by default CartPole's velocities
     trxl_memory_length: int = 32  # L, earlier rows that a row attends to
     trxl_num_layers: int = 1  # layers of attention
@@ -116,7 +118,7 @@ def make_envs(args):
         hide = (1, 3) if args.env_id == "CartPole-v1" else ()
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -172,6 +174,27 @@ class Attention(nn.Module):
         return x + self.hidden(x).relu()
 
 
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
+
+
 class Agent(nn.Module):
     """One network with a memory: obs (M, D), window (M, L, layers, H), ages (M,) -> a distribution
     over A actions, value (M,), and what the row adds to the memory, its layers' inputs, (M, layers,
@@ -182,32 +205,39 @@ class Agent(nn.Module):
         super().__init__()
         (obs_size,) = envs.single_observation_space.shape
         sizes = args.trxl_dim, args.trxl_num_heads, args.trxl_memory_length
+        self.window_shape = args.trxl_memory_length, args.trxl_num_layers, args.trxl_dim
         self.encoder = layer_init(nn.Linear(obs_size, args.trxl_dim))
         self.layers = nn.ModuleList(Attention(*sizes) for _ in range(args.trxl_num_layers))
         self.critic = layer_init(nn.Linear(args.trxl_dim, 1), std=1.0)
-        self.actor = layer_init(nn.Linear(args.trxl_dim, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(args.trxl_dim, int(envs.single_action_space.n)), std=0.01)
+
+    def initial_state(self, num_envs):
+        """The memory at the start of an episode: a window of zeros, none of whose rows is its."""
+        weight = self.actor.weight
+        window = weight.new_zeros((num_envs, *self.window_shape))
+        return window, weight.new_zeros(num_envs, dtype=torch.int64)
 
     def forward(self, obs, window, ages):
         x, added = self.encoder(obs).tanh(), []
         for i, layer in enumerate(self.layers):
             added.append(x)
             x = layer(x, window[:, :, i], ages)
-        probs = Categorical(logits=self.actor(x), validate_args=False)
-        return probs, self.critic(x).squeeze(-1), torch.stack(added, dim=1)
+        return Categorical(self.actor(x)), self.critic(x).squeeze(-1), torch.stack(added, dim=1)
 
 
 @torch.no_grad()
-def act(agent, row):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities,
-    values, and what the memory gains. row: fields (N, ...) of the storage. Returns actions, (N,).
+def act(agent, obs, dones, state):
+    """Samples an action for each observation, and adds these rows to the memory.
+
+    obs: (N, D); dones: (N,); state: window and ages, the memory before these rows. Returns actions,
+    their log-probabilities and values, (N,), and the memory after these rows.
     """
-    probs, value, added = agent(row["obs"], row["window"], row["ages"])
+    window, ages = state
+    probs, value, added = agent(obs, window, ages)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    row["memory"][:] = added
-    return action
+    window = torch.cat([window[:, 1:], added.unsqueeze(1)], dim=1)
+    ages = (ages + 1) * (dones == 0)  # after an episode's last row no row is its own
+    return action, probs.log_prob(action), value, (window, ages)
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -325,7 +355,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -343,8 +372,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -390,8 +423,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -408,12 +442,12 @@ if __name__ == "__main__":
         "valid": torch.zeros((T + 1, N), device=device),
         "ages": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
     }
-    # memory: L rows from before the rollout, then what rows 0 to T add; the window of a row is a
-    # view of the L rows before it
+    # memory: L rows from before the rollout, then what rows 0 to T - 1 add; the window of a row is
+    # a view of the L rows before it
+    state = window, ages = agent.initial_state(N)
     L = args.trxl_memory_length
-    memory = torch.zeros((L + T + 1, N, args.trxl_num_layers, args.trxl_dim), device=device)
-    storage["memory"] = memory[L:]
-    storage["window"] = memory[:-1].unfold(0, L, 1).movedim(4, 2)  # (T + 1, N, L, layers, H)
+    memory = torch.zeros((L + T, N, *window.shape[2:]), device=device)
+    storage["window"] = memory.unfold(0, L, 1).movedim(4, 2)  # (T + 1, N, L, layers, H)
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
     obs[T] = torch.from_numpy(next_obs)
@@ -422,7 +456,6 @@ if __name__ == "__main__":
     dones = np.zeros((T + 1, N))
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
-    ages = np.zeros((T + 1, N), dtype=np.int64)  # rows of the episode before this one
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
@@ -438,16 +471,20 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        ages[0] = ages[T]
-        memory[:L] = memory[T : T + L].clone()
+        memory[:L] = window.transpose(0, 1)
         for step in range(T):
-            storage["ages"][step] = torch.from_numpy(ages[step])  # sync
-            action = act(agent, {key: rows[step] for key, rows in storage.items()})
+            storage["ages"][step] = ages
+            done = torch.from_numpy(dones[step]).to(device)  # sync
+            action, logprob, value, state = act(agent, obs[step], done, state)
+            window, ages = state
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
+            memory[L + step] = window[:, -1]
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
             valid[step] = dones[step] == 0
-            ages[step + 1] = (ages[step] + 1) * valid[step]
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
@@ -460,10 +497,8 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
-        storage["ages"][T] = torch.from_numpy(ages[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            row = (storage[key][T] for key in ("obs", "window", "ages"))
-            _, storage["values"][T], _ = agent(*row)
+            _, storage["values"][T], _ = agent(obs[T], window, ages)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
@@ -514,7 +549,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint

@@ -44,6 +44,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
+
 import gymnasium as gym
 import numpy as np
 import tyro
@@ -52,23 +54,17 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, both: this file's own imports, away from lines that a fork's patch may touch
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
 # isort: split
-import copy  # both: on a GPU, what acts in NumPy is a copy of the agent
-import dis  # both: reads what a fork's network does
-import warnings  # both: where PyTorch acts after all, or where no graph replays
-
-# CUDA graph: captures the kernels that a call launches, and replays them with one launch
 from tensordict.nn import CudaGraphModule
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_trxl"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_trxl 3"  # of checkpoints: for --resume and ppo_eval.py
 
 
 @dataclass
@@ -87,11 +83,11 @@ class Args:
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile the gradients; the first iteration takes longer
+    compile: bool = False  # compile acting and the gradients; the first iteration takes longer
     cudagraphs: bool = False  # capture each epoch in a CUDA graph, on a GPU
-    numpy_acting: bool = True  # act in NumPy, if compiled or captured
 
     env_id: str = "CartPole-v1"  # Gymnasium id
+    env_kwargs: str = "{}"  # arguments of the environment, as JSON
     hide: tuple[int, ...] | None = None  # entries left out of obs; by default CartPole's velocities
     trxl_memory_length: int = 32  # L, earlier rows that a row attends to
     trxl_num_layers: int = 1  # layers of attention
@@ -131,7 +127,7 @@ def make_envs(args):
         hide = (1, 3) if args.env_id == "CartPole-v1" else ()
 
     def make_env():
-        env = gym.make(args.env_id, disable_env_checker=True)  # no checks of its first step
+        env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
@@ -187,6 +183,27 @@ class Attention(nn.Module):
         return x + self.hidden(x).relu()
 
 
+class Categorical:
+    """A distribution over A actions, of logits (..., A)."""
+
+    def __init__(self, logits):
+        self.logits = logits.log_softmax(-1)  # logarithms of probabilities
+
+    def sample(self):
+        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        noise = torch.empty_like(self.logits).exponential_()
+        return (self.logits - noise.log()).argmax(-1)
+
+    def mode(self):
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action):
+        return self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self):
+        return -(self.logits.exp() * self.logits).sum(-1)
+
+
 class Agent(nn.Module):
     """One network with a memory: obs (M, D), window (M, L, layers, H), ages (M,) -> a distribution
     over A actions, value (M,), and what the row adds to the memory, its layers' inputs, (M, layers,
@@ -197,32 +214,39 @@ class Agent(nn.Module):
         super().__init__()
         (obs_size,) = envs.single_observation_space.shape
         sizes = args.trxl_dim, args.trxl_num_heads, args.trxl_memory_length
+        self.window_shape = args.trxl_memory_length, args.trxl_num_layers, args.trxl_dim
         self.encoder = layer_init(nn.Linear(obs_size, args.trxl_dim))
         self.layers = nn.ModuleList(Attention(*sizes) for _ in range(args.trxl_num_layers))
         self.critic = layer_init(nn.Linear(args.trxl_dim, 1), std=1.0)
-        self.actor = layer_init(nn.Linear(args.trxl_dim, envs.single_action_space.n), std=0.01)
+        self.actor = layer_init(nn.Linear(args.trxl_dim, int(envs.single_action_space.n)), std=0.01)
+
+    def initial_state(self, num_envs):
+        """The memory at the start of an episode: a window of zeros, none of whose rows is its."""
+        weight = self.actor.weight
+        window = weight.new_zeros((num_envs, *self.window_shape))
+        return window, weight.new_zeros(num_envs, dtype=torch.int64)
 
     def forward(self, obs, window, ages):
         x, added = self.encoder(obs).tanh(), []
         for i, layer in enumerate(self.layers):
             added.append(x)
             x = layer(x, window[:, :, i], ages)
-        probs = Categorical(logits=self.actor(x), validate_args=False)
-        return probs, self.critic(x).squeeze(-1), torch.stack(added, dim=1)
+        return Categorical(self.actor(x)), self.critic(x).squeeze(-1), torch.stack(added, dim=1)
 
 
 @torch.no_grad()
-def act(agent, row):
-    """Samples actions at a row's observations, and stores them there with their log-probabilities,
-    values, and what the memory gains. row: fields (N, ...) of the storage. Returns actions, (N,).
+def act(agent, obs, dones, state):
+    """Samples an action for each observation, and adds these rows to the memory.
+
+    obs: (N, D); dones: (N,); state: window and ages, the memory before these rows. Returns actions,
+    their log-probabilities and values, (N,), and the memory after these rows.
     """
-    probs, value, added = agent(row["obs"], row["window"], row["ages"])
+    window, ages = state
+    probs, value, added = agent(obs, window, ages)
     action = probs.sample()
-    row["actions"][:] = action
-    row["logprobs"][:] = probs.log_prob(action)
-    row["values"][:] = value
-    row["memory"][:] = added
-    return action
+    window = torch.cat([window[:, 1:], added.unsqueeze(1)], dim=1)
+    ages = (ages + 1) * (dones == 0)  # after an episode's last row no row is its own
+    return action, probs.log_prob(action), value, (window, ages)
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -316,179 +340,12 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, both: Agent in NumPy; calling PyTorch takes longer than computing so small a network
-def agent_numpy(weights, obs, window, ages):
-    """obs (N, D), window (N, L, layers, H), ages (N,) -> logits (N, A), value (N,), added (N,
-    layers, H). All are arrays; weights: those of Agent, in its order.
-    """
-    w_x, b_x, *layers, w_critic, b_critic, w_actor, b_actor = weights
-    x, added = np.tanh(obs @ w_x.T + b_x), []
-    other = np.arange(window.shape[1], -1, -1) > ages[:, None]  # (N, L + 1)
-    for i in range(window.shape[2]):
-        layer = layers[9 * i : 9 * i + 9]
-        lag, w_query, b_query, w_norm, b_norm, w_out, b_out, w_hidden, b_hidden = layer
-        rows = window[:, :, i]
-        added.append(x)
-        query = (x @ w_query.T + b_query).reshape(len(x), -1, x.shape[1]) / x.shape[1] ** 0.5
-        scores = np.concatenate([query @ rows.swapaxes(1, 2), query @ x[:, :, None]], axis=2)
-        scores = np.where(other[:, None], -np.inf, scores + query @ lag.T)
-        weigh = np.exp(scores - scores.max(2, keepdims=True))
-        weigh /= weigh.sum(2, keepdims=True)
-        read = weigh[..., :-1] @ rows + weigh[..., -1:] * x[:, None] - x[:, None]
-        read -= read.mean(2, keepdims=True)
-        read /= np.sqrt(np.square(read).mean(2, keepdims=True) + 1e-2)
-        x = x + (read * w_norm + b_norm).reshape(len(x), -1) @ w_out.T + b_out
-        x = x + np.maximum(x @ w_hidden.T + b_hidden, 0)
-    return x @ w_actor.T + b_actor, (x @ w_critic.T + b_critic).squeeze(-1), np.stack(added, 1)
-
-
-# fast, both: views, or on a GPU copies, of the weights as they are now
-def numpy_weights(agent):
-    """Those of Agent, in its order, as arrays."""
-    return [parameter.detach().numpy() for parameter in agent.parameters()]
-
-
-# fast, both: buys no speed; it sees a fork that acts otherwise than NumPy would
-def code(function):
-    """What Python does in a function and in one that it wraps, whatever its variables' names."""
-    inner, steps = getattr(function, "__wrapped__", None), dis.get_instructions(function)
-    steps = [(x.opname, x.arg if x.opcode in dis.haslocal else x.argval) for x in steps]
-    return steps + code(inner) if inner else steps
-
-
-# fast, both: the actions of a rollout without PyTorch
-class NumpyAct:
-    """act in NumPy, by the weights of the agent that it is given and from the same random numbers.
-
-    subtle: NumPy does what the two methods below do in PyTorch. Where a fork's forward or act is
-    another one, or agent_numpy computes something else of the first row of a rollout, with any
-    memory, act itself acts to the end of the run, and a warning says so.
-    """
-
-    # with other names of variables, so that a search finds the original alone
-    def forward(agent, x, memory, old):
-        y, inputs = agent.encoder(x).tanh(), []
-        for n, part in enumerate(agent.layers):
-            inputs.append(y)
-            y = part(y, memory[:, :, n], old)
-        p = Categorical(logits=agent.actor(y), validate_args=False)
-        return p, agent.critic(y).squeeze(-1), torch.stack(inputs, dim=1)
-
-    @torch.no_grad()
-    def act(agent, x):
-        p, v, inputs = agent(x["obs"], x["window"], x["ages"])
-        y = p.sample()
-        x["actions"][:] = y
-        x["logprobs"][:] = p.log_prob(y)
-        x["values"][:] = v
-        x["memory"][:] = inputs
-        return y
-
-    def __init__(self, act, obs):
-        self.own, self.num_steps = act, len(obs) - 1
-        self.shape, self.on_gpu = obs[0].shape, obs.is_cuda
-        self.in_numpy = True
-        self.renew()
-
-    def __call__(self, *inputs, **named):
-        return self.step(*inputs, **named)
-
-    def renew(self):
-        """For the next rollout: weights have changed."""
-        self.step = self.first_step if self.in_numpy else self.own
-
-    @torch.no_grad()
-    def first_step(self, agent, *inputs, **named):
-        """NumPy acts in this rollout if it does what act does at this row, with any memory."""
-        rng = torch.cuda if self.on_gpu else torch
-        state, precision = rng.get_rng_state(), torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")  # NumPy has no TF32
-        try:
-            if code(agent.forward) != code(self.forward) or code(self.own) != code(self.act):
-                raise ValueError("their code is another one")
-            if Categorical is not torch.distributions.Categorical:
-                raise ValueError("another distribution")
-            if any(x._forward_hooks or x._forward_pre_hooks for x in agent.modules()):
-                raise ValueError("a layer has a hook")
-            row, *_ = *inputs, *named.values()
-            if row["obs"].shape != self.shape:  # other environments: the rollout is to come
-                return self.own(agent, *inputs, **named)
-            generator = torch.Generator().manual_seed(0)
-            window = torch.randn(row["window"].shape, generator=generator)
-            ages = torch.randint(window.shape[1] + 1, row["ages"].shape, generator=generator)
-            row = {**row, "window": window.to(row["window"]), "ages": ages.to(row["ages"])}  # sync
-            one, two = ({key: x.clone() for key, x in row.items()} for _ in "12")
-            expected = self.own(agent, one)
-            rng.set_rng_state(state)
-            self.t, self.step = 0, self.derived(agent, row)
-            found = self.step(agent, two)
-            pairs = zip([found, *two.values()], [expected, *one.values()], strict=True)
-            if not all(torch.allclose(x, y, 1e-3, 1e-3) for x, y in pairs):  # sync
-                raise ValueError("agent_numpy computes something else")
-            self.t = 0
-        except Exception as error:  # whatever a fork does, its own act can
-            reason = f"NumPy does not do what forward and act do ({error})"
-            warnings.warn(f"PyTorch acts from now on, 0.3 ms a step slower: {reason}", stacklevel=4)
-            rng.set_rng_state(state)
-            self.in_numpy, self.step = False, self.own
-        finally:
-            torch.set_float32_matmul_precision(precision)
-        return self.step(agent, *inputs, **named)
-
-    def derived(self, known, row):
-        """act in NumPy, by the random numbers that it would draw from now on."""
-        host = copy.deepcopy(known).cpu() if self.on_gpu else known  # sync
-        weights = numpy_weights(host)
-        size = self.num_steps, self.shape[0], known.actor.out_features
-        noise = torch.empty(size, device=row["obs"].device)
-        for x in noise:
-            x.exponential_()
-        log_noise = noise.log().cpu().numpy()  # sync
-
-        def sample(agent, row):
-            if agent is not known or row["obs"].shape != self.shape or self.t == self.num_steps:
-                return self.own(agent, row)
-            inputs = (x.cpu().numpy() for x in (row["obs"], row["window"], row["ages"]))  # sync
-            logits, value, added = agent_numpy(weights, *inputs)
-            # the argmax of probs / noise, as probs.sample() finds it
-            action = torch.from_numpy((logits - log_noise[self.t]).argmax(-1))
-            x = torch.from_numpy(logits)
-            logprobs = x - x.logsumexp(-1, keepdim=True)  # (N, A), rounded as Categorical does
-            found = {"actions": action, "values": torch.from_numpy(value)}
-            found["memory"] = torch.from_numpy(added)
-            found["logprobs"] = logprobs.gather(-1, action[:, None]).squeeze(-1)
-            for key, x in found.items():
-                row[key][:] = x  # sync
-            self.t += 1
-            return action.to(row["obs"].device)  # sync
-
-        return sample
-
-
-# fast, CUDA graph: a replay keeps these as they were captured; a fork may anneal them
-def numbers(agent, optimizer, *inputs):
-    """Numbers among the agent's attributes, the optimizer's options and the flags."""
-    owners = [*map(vars, agent.modules()), *optimizer.param_groups, vars(inputs[-1])]
-    return [(k, v) for x in owners for k, v in x.items() if isinstance(v, int | float | tuple)]
-
-
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *inputs):
     """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
-    frozen = numbers(*inputs)
-
-    def epoch(*arguments):
-        given = all(x is y for x, y in zip(arguments, inputs, strict=False))
-        if given and numbers(*inputs) == frozen:
-            return graph(arguments[-1])
-        changed = [name for name, value in numbers(*inputs) if (name, value) not in frozen]
-        changed = changed if given else "what it was first given"
-        warnings.warn(f"epochs without a CUDA graph, as it would keep {changed}", stacklevel=2)
-        return train_epoch(*arguments)
-
-    return epoch
+    return lambda *inputs: graph(inputs[-1])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -515,7 +372,6 @@ def open_run(args, global_step):
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
     run_dir = os.path.abspath(run_dir)
     os.makedirs(run_dir, exist_ok=args.resume is not None)
-    Path(run_dir, "script.py").write_bytes(Path(__file__).read_bytes())  # for ppo_eval.py
     if args.track:
         import wandb
 
@@ -533,8 +389,12 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it."""
+    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
+
+    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
+    """
     torch.save(state, f"{run_dir}/checkpoint.tmp")
+    Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 
@@ -586,8 +446,9 @@ if __name__ == "__main__":
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
         agent.load_state_dict(checkpoint["agent"])
-        # Adam's moments; its learning rate and epsilon are this run's
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": checkpoint["adam"]})
+        for name, parameter in agent.named_parameters():  # Adam's moments, by name
+            moments = checkpoint["adam"][name]
+            optimizer.state[parameter] = {key: x.to(device) for key, x in moments.items()}
         episodic_returns = checkpoint["episodic_returns"]
         if device.type in checkpoint["rng"]:
             rng.set_rng_state(checkpoint["rng"][device.type])
@@ -604,12 +465,12 @@ if __name__ == "__main__":
         "valid": torch.zeros((T + 1, N), device=device),
         "ages": torch.zeros((T + 1, N), dtype=torch.int64, device=device),
     }
-    # memory: L rows from before the rollout, then what rows 0 to T add; the window of a row is a
-    # view of the L rows before it
+    # memory: L rows from before the rollout, then what rows 0 to T - 1 add; the window of a row is
+    # a view of the L rows before it
+    state = window, ages = agent.initial_state(N)
     L = args.trxl_memory_length
-    memory = torch.zeros((L + T + 1, N, args.trxl_num_layers, args.trxl_dim), device=device)
-    storage["memory"] = memory[L:]
-    storage["window"] = memory[:-1].unfold(0, L, 1).movedim(4, 2)  # (T + 1, N, L, layers, H)
+    memory = torch.zeros((L + T, N, *window.shape[2:]), device=device)
+    storage["window"] = memory.unfold(0, L, 1).movedim(4, 2)  # (T + 1, N, L, layers, H)
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
     obs[T] = torch.from_numpy(next_obs)
@@ -618,25 +479,21 @@ if __name__ == "__main__":
     dones = np.zeros((T + 1, N))
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
-    ages = np.zeros((T + 1, N), dtype=np.int64)  # rows of the episode before this one
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, both: network, loss, backward and clipping become one call, of fused kernels;
-    # train_epoch calls it by its old name
+    # fast, both: acting becomes one call of fused kernels, and so do network, loss, backward and
+    # clipping
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
+        torch._inductor.config.fallback_random = True  # act draws as the eager version does
+        act = torch.compile(act)
         compute_gradients = torch.compile(compute_gradients)
-
-    # fast, CUDA graph: Adam counts its steps in the graph; train_epoch keeps name and arguments
+    # fast, CUDA graph: Adam counts its steps on the GPU; train_epoch keeps name and arguments
     if cudagraphs:
-        optimizer.param_groups[0]["capturable"] = True
+        for group in optimizer.param_groups:
+            group["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
-
-    # fast, both: NumPy acts where it does what act does, and keeps its name and arguments
-    numpy_acting = args.numpy_acting and mode != "eager"
-    if numpy_acting:
-        act = NumpyAct(act, storage["obs"])
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -650,16 +507,20 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         dones[0] = dones[T]
-        ages[0] = ages[T]
-        memory[:L] = memory[T : T + L].clone()
+        memory[:L] = window.transpose(0, 1)
         for step in range(T):
-            storage["ages"][step] = torch.from_numpy(ages[step])  # sync
-            action = act(agent, {key: rows[step] for key, rows in storage.items()})
+            storage["ages"][step] = ages
+            done = torch.from_numpy(dones[step]).to(device)  # sync
+            action, logprob, value, state = act(agent, obs[step], done, state)
+            window, ages = state
+            storage["actions"][step] = action
+            storage["logprobs"][step] = logprob
+            storage["values"][step] = value
+            memory[L + step] = window[:, -1]
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
             valid[step] = dones[step] == 0
-            ages[step + 1] = (ages[step] + 1) * valid[step]
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
@@ -672,10 +533,8 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
-        storage["ages"][T] = torch.from_numpy(ages[T])  # sync
         with torch.no_grad():  # the value from which the last step bootstraps
-            row = (storage[key][T] for key in ("obs", "window", "ages"))
-            _, storage["values"][T], _ = agent(*row)
+            _, storage["values"][T], _ = agent(obs[T], window, ages)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
@@ -726,7 +585,7 @@ if __name__ == "__main__":
                 "global_step": global_step,
                 "episodic_returns": episodic_returns,
                 "agent": agent.state_dict(),
-                "adam": optimizer.state_dict()["state"],
+                "adam": {name: optimizer.state[x] for name, x in agent.named_parameters()},
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
@@ -735,9 +594,6 @@ if __name__ == "__main__":
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
             catch_signals(stop_signals)
-        # fast, both: the next rollout acts by the weights of now
-        if numpy_acting:
-            act.renew()
 
     summary = {
         "script": os.path.basename(__file__).removesuffix(".py"),

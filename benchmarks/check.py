@@ -4,10 +4,11 @@
     ./run.sh check ~/idea/my_ppo.py --compile --env-id Acrobot-v1
 
 runs both versions on the CPU, a few short rollouts of episodes of at most 20 steps, and holds what
-they computed side by side: losses, returns and weights to the last bit without speed flags, with
---compile the first two updates' losses within a tolerance; each resumed from the other's
-checkpoint; on a simulated GPU, whose tensors the host cannot read; scored by ppo_eval. Other flags
-go to both. A line a check; status 1 if one fails.
+they computed side by side: losses, returns and weights to the last bit without speed flags; with
+--compile the first two updates' losses within a tolerance, and a graph for each torch.compile; each
+resumed from the other's checkpoint; on a simulated GPU, whose tensors the host cannot read; scored
+by ppo_eval. Other flags go to both. A line a check; status 1 if one fails. Lines of main that have
+not run are named in the end: of these it knows nothing.
 """
 
 import argparse
@@ -17,8 +18,6 @@ import re
 import shutil
 import sys
 import tempfile
-import traceback
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,11 +31,15 @@ from lib.parity import (
     SIZES,
     SMALL,
     VECTORS,
+    Main,
     assert_close,
     assert_the_same,
+    counted,
     curves,
-    in_numpy,
+    located,
     run_main,
+    states,
+    tensors,
 )
 from lib.records import Failure, python, run_process
 
@@ -45,8 +48,8 @@ import torch._inductor.config
 
 LIMIT = 20  # steps of an episode, so that some end by themselves and some are cut
 MORE = 3 * 32  # steps of a run that goes on with one
-SLOWER = "PyTorch acts", "the LSTM learns"  # where a fork goes without something fast
 TIMED = 3000  # steps of a run whose speed is measured, at least
+BACKEND = "inductor"  # of torch.compile
 
 
 @contextlib.contextmanager
@@ -87,33 +90,30 @@ def quiet():
                 os.close(old)
 
 
-def tensors(x):
-    """Those in a checkpoint, or in a part of one."""
-    if isinstance(x, torch.Tensor):
-        yield x
-    elif isinstance(x, dict | list | tuple):
-        for part in x.values() if isinstance(x, dict) else x:
-            yield from tensors(part)
-
-
 class Pair:
     """An eager and a fast file, their runs and what was found."""
 
     def __init__(self, eager: Path, fast: Path, flags: list[str], folder: Path):
         self.eager, self.fast, self.flags, self.folder = eager, fast, flags, folder
         self.runs, self.curves, self.failed = {}, {}, 0
-        self.bound = PIXELS if "nn.Conv2d" in eager.read_text() else VECTORS
+        self.mains = {path: Main(path) for path in (eager, fast)}
+        text = self.mains[eager].text
+        self.bound = PIXELS if "nn.Conv2d" in text else VECTORS
+        self.saves = ["--checkpoint-interval", 3] * ("checkpoint_interval: int" in text)
 
-    def train(self, path: Path, *flags, name: str, gpu=False):
+    def train(self, path: Path, *flags, name: str, gpu=False, watch=float("inf")):
         """A run by small sizes and these flags; what it prints is shown if it ends the process."""
-        flags = [*SMALL, *SIZES, *self.flags, *flags]
+        flags = [*SMALL, *SIZES, *self.saves, *self.flags, *flags]
         with quiet() as printed:
             try:
-                return run_main(path, *flags, runs_dir=self.folder / name, gpu=gpu)
+                with self.mains[path].watched(watch):
+                    return run_main(path, *flags, runs_dir=self.folder / name, gpu=gpu)
             except SystemExit as stop:
                 end = stop
                 printed.seek(0)
                 said = printed.read().strip()
+            except Exception as error:
+                raise located(error, path) from error
         if not self.runs and end.code == 2:  # the flags are none of the script's
             print(said, file=sys.stderr)
             raise SystemExit(2)
@@ -143,24 +143,24 @@ class Pair:
         return said + "to the last bit"
 
     def compiled(self) -> str:
-        """The first two updates' losses, and who acts in the end."""
+        """The first two updates' losses, and a graph for each torch.compile."""
         torch._inductor.config.fallback_random = True  # noise in a loss as the eager version's
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            run = self.train(self.fast, "--compile", name="compiled")
-        why = [str(x.message) for x in caught if str(x.message).startswith(SLOWER)]
-        acts = "; ".join(why) if why else f"{'NumPy' if in_numpy(run) else 'PyTorch'} acts"
+        torch.compiler.reset()
+        with counted(BACKEND) as graphs:
+            run = self.train(self.fast, "--compile", name="compiled", watch=1)
         assert "compile" in run.mode, f"ran in mode {run.mode}"
+        for name, count in graphs.items():
+            assert count, f"{self.fast.name}: torch.compile number {name} made no graph"
         found = assert_close(self.curves[self.eager], curves(run), 2, self.bound)
         near = f"losses of two updates within {found:.1g} of their size (bound {self.bound:g})"
-        return f"{near}; {acts}"
+        return f"{near}; {', '.join(name.partition(': ')[2] for name in graphs)} compiled whole"
 
     def resumed(self) -> str:
-        """Each version goes on with the other's run, and first with a learning rate of 0. What main
-        has trained, modules and optimizers, is in the checkpoint."""
+        """Each version goes on with the other's run. What main has trained, modules and optimizers,
+        is in the checkpoint, and as the first rollout begins it is what it was."""
         runs, found = {self.eager: self.fast, self.fast: self.eager}, []
         for path, other in runs.items():
-            kept = Path(self.runs[other].run_dir)
+            kept, trained = Path(self.runs[other].run_dir), states(vars(self.runs[other]))
             try:
                 saved = torch.load(kept / "checkpoint.pt", "cpu", weights_only=True)
             except UnpicklingError as error:
@@ -169,60 +169,42 @@ class Pair:
                     f"{other.name}: the checkpoint cannot be read, as it holds "
                     f"{kind[1] if kind else 'other objects'}: make that a float or a tensor"
                 ) from error
-            there = [*tensors(saved)]
-            for name, x in vars(self.runs[other]).items():
-                if isinstance(x, torch.nn.Module | torch.optim.Optimizer):
-                    rows = [rows for rows in tensors(x.state_dict()) if rows.numel() > 1]
-                    held = [any(a.shape == b.shape and a.equal(b) for a in there) for b in rows]
-                    assert all(held), f"{other.name}: the checkpoint lacks what is in {name}"
-            for flags in (["--learning-rate", 0], []):
-                copy = self.folder / f"{path.stem}-{len(flags)}"
-                shutil.copytree(kept, copy)
-                begun = saved["global_step"]
-                flags += ["--resume", copy, "--total-timesteps", begun + MORE]
-                run = self.train(path, *flags, name="resumed")
-                ended = run.global_step
-                assert begun < ended <= begun + MORE, f"{path.name}: {begun} to {ended} steps"
-                if "--learning-rate" in flags:
-                    for key, rows in run.agent.named_parameters():
-                        same = not rows.requires_grad or torch.equal(rows, saved["agent"][key])
-                        why = "is not what was saved, or learns at --learning-rate 0, too"
-                        assert same, f"{path.name}: {key} {why}"
+            there = [x for _, x in tensors(saved)]
+            for name, rows in trained.items():
+                large = [x for x in rows.values() if x.numel() > 1]
+                held = [any(a.shape == b.shape and a.equal(b) for a in there) for b in large]
+                assert all(held), f"{other.name}: the checkpoint lacks what is in {name}"
+            copied, step = self.folder / f"{path.stem}-copy", saved["global_step"]
+            shutil.copytree(kept, copied)
+            flags = ["--resume", copied, "--total-timesteps", step + MORE]
+            run = self.train(path, *flags, name="resumed")
+            assert step < run.global_step <= step + MORE, (
+                f"{path.name}: {step} to {run.global_step} steps"
+            )
+            begun = self.mains[path].begun or {}
+            for name in trained.keys() & begun.keys():
+                for key, rows in trained[name].items():
+                    same = key in begun[name] and torch.equal(rows, begun[name][key])
+                    assert same, f"{path.name}: {name}{key} is not what was saved"
             found.append(run)
         assert_the_same(*map(curves, found), *found)
-        return (
-            f"each from the other's step {begun} to {ended}, from the weights saved, the same bits"
-        )
+        names = f"{', '.join(sorted(begun))} as saved" if begun else "without '# Rollout' no more"
+        return f"each from the other's step {step} to {run.global_step}, {names}; the same bits"
 
     def simulated(self, path: Path, *flags, name: str, compares=False):
-        """Curves of a run on a simulated GPU, and that; what it refuses is a Failure with a line.
-        A warning that it goes without a CUDA graph is added to the device, as `without`.
-        """
-        with simulated(path.stem, compares) as device, warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            try:
-                run = self.train(path, *flags, name=f"gpu-{name}", gpu=True)
-                found = [str(x.message) for x in seen if "without a CUDA graph" in str(x.message)]
-                device.without = found[0] if found else ""
-                return curves(run), device
-            except Failure:
-                raise
-            except Exception as error:
-                frames = traceback.extract_tb(error.__traceback__)
-                at = [x.lineno for x in frames if Path(x.filename).stem == path.stem]
-                raise Failure(f"{path.name}:{at[-1] if at else '?'}: {error}") from error
+        """Curves of a run on a simulated GPU, and that; what it refuses, with its line."""
+        with simulated(path.stem, compares) as device:
+            return curves(self.train(path, *flags, name=f"gpu-{name}", gpu=True, watch=2)), device
 
     def unsaid(self, path: Path, waits: set) -> list[str]:
         """Lines from `# Rollout` to `# Log` where the host waits, and no comment says `sync`."""
-        lines = path.read_text().splitlines()
-        stripped = [line.strip() for line in lines]
-        if not {"# Rollout", "# Log"} <= {*stripped}:
+        main = self.mains[path]
+        first, last = main.at("# Rollout"), main.at("# Log")
+        if float("inf") in (first, last):
             return [f"not looked for in {path.name}, which has no '# Rollout' or no '# Log'"]
-        loop = range(stripped.index("# Rollout") + 1, stripped.index("# Log") + 1)
-        said = {
-            i for i, line in enumerate(lines, 1) if re.search(r"\bsync\b", line.partition("#")[2])
-        }
-        found = {x[0] for x in waits if x and x[-1] in loop and not said.intersection(x)}
+        lines = enumerate(main.lines, 1)
+        said = {i for i, line in lines if re.search(r"\bsync\b", line.partition("#")[2])}
+        found = {x[0] for x in waits if x and first < x[-1] <= last and not said.intersection(x)}
         return [f"{path.name}:{number}" for number in sorted(found)]
 
     def on_a_gpu(self) -> str:
@@ -236,16 +218,17 @@ class Pair:
             raise
         near = assert_close(self.curves[self.eager], eager, 2, self.bound)
         unsaid = self.unsaid(self.eager, device.waits)
-        graphs = ["--cudagraphs"] if "cudagraphs: bool" in self.fast.read_text() else []
+        graphs = ["--cudagraphs"] * ("cudagraphs: bool" in self.mains[self.fast].text)
         called, device = self.simulated(self.fast, *graphs, name="called", compares=True)
         unsaid += self.unsaid(self.fast, device.waits)
         replayed, device = self.simulated(self.fast, *graphs, name="replayed")
+        assert device.replays or not graphs, f"{self.fast.name}: --cudagraphs replays no graph"
         for tag, points in called.items():
             for (step, a), (_, b) in zip(points, replayed[tag], strict=True):
                 said = f"{tag} at step {step}: {b:.9g} by replays, {a:.9g} by calls"
                 assert a == b or (a != a and b != b), f"{self.fast.name}: {said}"
         said = [f"simulated: eager losses within {near:.1g} of their size"]
-        said += [f"{device.replays} replays equal calls"] + [device.without] * bool(device.without)
+        said += [f"{device.replays} replays equal calls"]
         said += [f"waits without `sync`: {', '.join(unsaid)}" if unsaid else "waits say `sync`"]
         return "; ".join(said)
 
@@ -253,7 +236,7 @@ class Pair:
         """By ppo_eval, in a process, both versions' runs."""
         found = []
         for path, run in self.runs.items():
-            flags = ["--episodes", 2, "--max-steps", 200]
+            flags = ["--script", path, "--episodes", 2, "--max-steps", 200]
             said = run_process(python("ppo/ppo_eval.py", run.run_dir, *flags), os.environ.copy())
             means = re.findall(r"mean:? (-?[\d.,]*\d)", said)
             assert means, f"{path.stem}: it prints no mean"
@@ -305,6 +288,9 @@ def main() -> int:
         lines = f"{sum(map(len, hunks))} changed lines in {len(hunks)} hunks"
         pair.say("diff", lambda: f"{lines}, {rewritten} of them eager lines that fast rewrites")
         pair.say("speed", lambda: pair.speed(*["--compile"] * args.compile))
+        for path, watched in pair.mains.items():
+            if lines := watched.left_out():
+                print(f"{'not run':20}{path.name}: {lines}")
     return int(pair.failed > 0)
 
 

@@ -7,11 +7,10 @@
 #
 # 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 HalfCheetah-v5 in 4,096 worlds of
 # MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md, seeds
-# 1 to 3 as far as the time goes; 4 Breakout's other forms, vectors captured, eager and on the CPU, and
-# where the device's time goes; 5 other small scripts on the device and on the CPU. When a part's time
-# is over, what still runs is interrupted and what comes after it is left out; records are there as runs
-# end. A part goes on with its runs of learning, which are in RUNS, or in RESULTS/runs. COMMIT is put
-# down where git knows none.
+# 1 to 3 as far as the time goes; 4 Breakout's other forms, and vectors captured, eager and on the CPU;
+# 5 other small scripts on the device and on the CPU. When a part's time is over, what still runs is
+# interrupted and what comes after it is left out; records are there as runs end. A part goes on with
+# its runs of learning, which are in RUNS, or in RESULTS/runs. COMMIT is put down where git knows none.
 # The copies that benchmarks/peers/cleanrl_leanrl.py makes join where PEERS names their folder.
 set -euo pipefail
 
@@ -49,8 +48,7 @@ beside() { # GAMES ITERATIONS: the peers of Breakout, as throughput.py's flags
   games="--num-envs $1 --total-timesteps $(($2 * $1 * 128))"
   peers=()
   [ -n "${PEERS:-}" ] || return 0
-  peers=(--peer-sps 'SPS: *([0-9.]+)'
-    --peer "LeanRL --compile --cudagraphs=python3 $PEERS/leanrl_ppo_$name.py --compile --cudagraphs $games"
+  peers=(--peer "LeanRL --compile --cudagraphs=python3 $PEERS/leanrl_ppo_$name.py --compile --cudagraphs $games"
     --peer "CleanRL=python3 $PEERS/cleanrl_$atari.py $games")
 }
 
@@ -85,8 +83,6 @@ part() {
         throughput --rounds 1 --iterations $iterations --variants ${name}_torchcompile:compile+no-cuda \
           ${name}_torchcompile:compile+cudagraphs $name
       done
-      run python3 benchmarks/kernels.py $fast --compile --cudagraphs
-      run python3 benchmarks/kernels.py $fast --compile --cudagraphs --num-envs $most
       ;;
     5)
       for name in ppo ppo_lstm ppo_pixels ppo_trxl; do

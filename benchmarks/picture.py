@@ -7,7 +7,6 @@
 Each folder is of a run with a record, from which its words come: the mean return is that of the
 record's games. ppo_eval plays 20 games and films the best, unless the folder has a
 video.mp4; shown are its first seconds. The name's end, .webp or .gif, says how it is written.
---beside OLD.webp keeps what a picture shows and adds the runs on its right.
 """
 
 import argparse
@@ -53,23 +52,6 @@ def page(images: tuple[Image.Image, ...], labels: list[str]) -> Image.Image:
     return found
 
 
-def beside(old: Path, images: list[Image.Image]) -> list[Image.Image]:
-    """Each image on the right of what another picture shows at its time."""
-    found = []
-    with Image.open(old) as picture:
-        stills = []
-        for i in range(picture.n_frames):
-            picture.seek(i)
-            picture.load()  # and with it how long the image stays
-            stills += [picture.convert("RGB")] * round(picture.info["duration"] * FPS / 1000)
-    for still, image in zip(stills, images, strict=True):
-        both = Image.new("RGB", (still.width + GAP + image.width, image.height), "white")
-        both.paste(still, (0, 0))
-        both.paste(image, (still.width + GAP, 0))
-        found.append(both)
-    return found
-
-
 def words(record: dict) -> str:
     """What stands under a film: task and score, script, what it took."""
     mean = record["eval"]["mean"]
@@ -84,7 +66,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     parser.add_argument("--out", type=Path, default=RESULTS / "agents.webp", help="the picture")
-    parser.add_argument("--beside", type=Path, help="a picture to put the films beside")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each film")
     parser.add_argument("--height", type=int, default=200, help="of the films, in pixels")
@@ -111,8 +92,7 @@ def main() -> int:
             return 1
         labels.append(words(found[run.name]))
         films.append(film(run, args.seconds, args.height))
-    pages = [page(images, labels) for images in zip(*films, strict=True)]
-    first, *more = beside(args.beside, pages) if args.beside else pages
+    first, *more = [page(images, labels) for images in zip(*films, strict=True)]
     loop = {"save_all": True, "append_images": more, "duration": 1000 // FPS, "loop": 0}
     for quality in (80, 60, 40, 20):  # of .webp; the best that is small enough
         first.save(args.out, quality=quality, **loop)

@@ -8,26 +8,26 @@ python benchmarks/recipe.py LunarLander-v3  # its command, as ./run.sh takes it
 import difflib
 import importlib.util
 import sys
-from statistics import median
 
-from lib.recipes import command, recipes, runs_of
-from lib.records import RESULTS, read
+from lib.recipes import command, recipes
+from lib.records import RESULTS
+from lib.runs import records_of
 from lib.stats import values
+from lib.tables import runs_of, took
 
 
 def table() -> str:
     """A line a recipe: what seeds 1 to 5 scored by the most likely actions, and in how long."""
-    records = read(RESULTS / "learning.jsonl")
+    records = records_of(RESULTS / "learning.jsonl")
     lines = [f"{'recipe':32}{'return, 5 seeds':>18}{'minutes':>9}  script"]
     for name, recipe in recipes().items():
         same = runs_of(records, recipe)
         returns = [found["mean"] for found in values(same, "eval_deterministic")]
-        scored, minutes = "not measured", ""
+        scored = "not measured"
         if returns:
             form = "{:,.0f}" if max(map(abs, returns)) >= 100 else "{:,.1f}"
             scored = f"{form} to {form}".format(min(returns), max(returns))
-            minutes = f"{median(values(same, 'seconds')) / 60:.2g}"
-        lines.append(f"{name:32}{scored:>18}{minutes:>9}  {recipe['script']}")
+        lines.append(f"{name:32}{scored:>18}{took(same):>9}  {recipe['script']}")
     return "\n".join(lines)
 
 

@@ -12,18 +12,19 @@ chose it flatter it.
 """
 
 import argparse
-import json
+import math
 import re
 import signal
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import optuna
-from lib import records
+from compare import side
+from lib.records import Failure, catch_signals, constants, machine, scalars, shown, text_of, warn
+from lib.runs import Side, once, train
 
 TAG = "charts/episodic_return"
 ROLLOUTS = [512, 1024, 2048, 4096]  # steps of all environments
@@ -61,75 +62,82 @@ def flags_of(found: dict) -> list[str]:
     return flags
 
 
-def train(name: str, flags: list[str], steps: int, stop) -> float | None:
-    """The return of a run's last episodes; None if stop(quarter, return), asked about the first
-    quarters of the run, ended it. Failure if the script fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        looked, quarter, stopped = time.monotonic(), 1, False
+class Watch:
+    """Ends a run, as train's tick, when stop(quarter, return) says so of one of its first quarters.
 
-        def episodes():
-            return [x for run in Path(folder).iterdir() for x in records.scalars(run, TAG)]
+    The return is that of the tenth of the run before, as a point may be an episode or an
+    iteration's mean; of the last point where none is in it.
+    """
 
-        def mean_until(found, step):
-            """Of the tenth of the run before a step, as a point may be an episode or an iteration's
-            mean; of the last point where none is in it."""
-            before = [x for x in found if x.step <= step]  # the same in all runs
-            recent = [x for x in before if x.step > step - steps / 10] or before[-1:]
-            return float(np.mean([x.value for x in recent])) if recent else None
+    def __init__(self, steps: int, stop):
+        self.steps, self.stop = steps, stop
+        self.looked, self.quarter, self.stopped = time.monotonic(), 1, False
 
-        def tick(process):
-            nonlocal looked, quarter, stopped
-            if time.monotonic() - looked < 10:
-                return stopped
-            looked, found = time.monotonic(), episodes()
-            while found and not stopped and quarter < 4 and found[-1].step > quarter * steps / 4:
-                value = mean_until(found, quarter * steps / 4)
-                if value is not None:
-                    stopped = stop(quarter, value)
-                quarter += 1
-            if stopped:
-                process.send_signal(signal.SIGTERM)
-            return stopped
+    def __call__(self, process, folder: Path) -> bool:
+        if time.monotonic() - self.looked < 10:
+            return False
+        self.looked = time.monotonic()
+        found = [x for run in folder.iterdir() for x in scalars(run, TAG)]
+        while found and self.quarter < 4 and not self.stopped:
+            end = self.quarter * self.steps / 4
+            if found[-1].step <= end:
+                break
+            before = [x for x in found if x.step <= end]  # the same in all runs
+            recent = [x for x in before if x.step > end - self.steps / 10] or before[-1:]
+            if recent:
+                self.stopped = self.stop(self.quarter, float(np.mean([x.value for x in recent])))
+            self.quarter += 1
+        if self.stopped:
+            process.send_signal(signal.SIGTERM)
+        return self.stopped
 
-        command = records.python(f"ppo/{name}.py", *flags, "--total-timesteps", steps)
-        records.run_process([*command, "--runs-dir", folder], records.settings(name), tick=tick)
-        if stopped:
-            return None
-        (summary,) = Path(folder).glob("*/summary.json")
-        score = json.loads(summary.read_text())["mean_return"]
-        if score is None:
-            raise records.Failure("no episode has ended")
-        return score
+
+def score(path: Path, job: dict, one: Side, watch: Watch) -> float:
+    """The return of a job's last episodes; TrialPruned if it was ended early."""
+
+    def work(job, side):
+        found = train(job, side, tick=watch)
+        if watch.stopped:
+            raise optuna.TrialPruned
+        return found
+
+    found = once(path, job, one, work)["mean_return"]
+    if found is None or not math.isfinite(found):
+        raise Failure("no episode has ended" if found is None else f"its mean return is {found}")
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--script", required=True, help="NAME or NAME:flag+flag, as in learning.py")
+    add("--script", required=True, help="NAME, NAME:flag+flag or a path, as compare takes it")
     add("--env-id", required=True, help="task")
     add("--total-timesteps", type=int, help="of a run; the script's own by default")
     add("--trials", type=int, default=30, help="of this call")
     add("--seeds", nargs="+", type=int, default=[101], help="of a trial's runs")
     add("--jobs", type=int, default=1, help="trials at once, as many as cores or fewer")
     args = parser.parse_args()
+    words = re.sub(r"[^\w.-]+", "_", "__".join(map(str, (args.script, args.env_id, *args.seeds))))
     try:
-        name, mode = records.split_variant(args.script)
-        steps = args.total_timesteps
-        if steps is None:
-            steps = records.defaults(name)["total_timesteps"]
+        one = side(args.script, [])
+        fixed = [*one.flags, "--no-cuda"]
+        own = constants(text_of(one.script))
+        steps = own["total_timesteps"] if args.total_timesteps is None else args.total_timesteps
         if args.trials < 1 or args.jobs < 1 or steps < max(ROLLOUTS):
             least = f"1 or more --trials and --jobs, and {max(ROLLOUTS)} or more --total-timesteps"
             parser.error(f"give {least}")
-        fixed = [*mode, "--no-cuda", "--env-id", args.env_id]
-        one = records.defaults(name)["num_envs"] * records.defaults(name)["num_steps"]  # rollout
-        with tempfile.TemporaryDirectory() as folder:  # does the script take the environment?
-            flags = [*fixed[len(mode) :], "--total-timesteps", one, "--runs-dir", folder]
-            records.run_process(records.python(f"ppo/{name}.py", *flags))
-    except records.Failure as failure:
+        catch_signals()
+        # does the script take the environment?
+        train(one.job(args.env_id, 1, own["num_envs"] * own["num_steps"]) | {"flags": fixed}, one)
+    except Failure as failure:
         parser.error(str(failure))
+    folder = Path("runs", "tune", f"{words}__{steps}")
+    folder.mkdir(parents=True, exist_ok=True)
+    one.keep(folder / "scripts")
+    path, more = folder / "runs.jsonl", machine()
 
     def objective(trial):
-        returns, flags = [], flags_of(suggest(trial, name))
+        returns, flags = [], flags_of(suggest(trial, one.script.stem))
         try:
             for i, seed in enumerate(args.seeds):
 
@@ -137,37 +145,36 @@ def main() -> int:
                     trial.report(float(np.mean([*returns, value])), 4 * i + quarter)
                     return trial.should_prune()
 
-                value = train(name, [*fixed, *flags, "--seed", seed], steps, stop)
-                if value is None:
-                    raise optuna.TrialPruned
-                returns.append(value)
-        except records.Failure as failure:
-            records.warn(f"trial {trial.number}: {failure}")
+                job = more | one.job(args.env_id, seed, steps) | {"flags": [*fixed, *flags]}
+                returns.append(score(path, job, one, Watch(steps, stop)))
+        except Failure as failure:
+            warn(f"trial {trial.number}: {failure}")
             raise optuna.TrialPruned from None
         except KeyboardInterrupt:  # Optuna would print where it was
             study.stop()
             raise optuna.TrialPruned from None
         return float(np.mean(returns))
 
-    words = map(str, (args.script, args.env_id, steps, *args.seeds))
-    path = Path("runs", "tune", re.sub(r"[^\w.-]+", "_", "__".join(words)) + ".log")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=4)
+    journal = optuna.storages.journal.JournalFileBackend(str(folder / "study.log"))
     study = optuna.create_study(
-        storage=storage, pruner=pruner, study_name="tune", direction="maximize", load_if_exists=True
+        storage=optuna.storages.JournalStorage(journal),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
+        study_name="tune",
+        direction="maximize",
+        load_if_exists=True,
     )
     with suppress(KeyboardInterrupt):  # what was tried is kept
         study.optimize(objective, n_trials=args.trials, n_jobs=args.jobs)
     try:
         best = study.best_trial
     except ValueError:
-        records.warn(f"no trial got to its end; they are in {path}")
+        warn(f"no trial got to its end; they are in {folder}")
         return 1
     complete = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE])
     print(f"best of {len(complete)} trials: {best.value:.2f}, mean over seeds {args.seeds}")
-    found = suggest(optuna.trial.FixedTrial(best.params), name)
-    print(records.shown(f"ppo/{name}.py", *fixed, *flags_of(found), "--total-timesteps", steps))
+    found = flags_of(suggest(optuna.trial.FixedTrial(best.params), one.script.stem))
+    found = [*fixed, *found, "--env-id", args.env_id, "--total-timesteps", str(steps)]
+    print(shown([sys.executable, str(one.script), *found]))
     return 0
 
 

@@ -174,11 +174,11 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class LSTM(nn.Module):
-    """nn.LSTM's equations, in one call for a sequence in which episodes end.
+    """nn.LSTM's equations, for one row or, with dones, for a sequence in which episodes end.
 
-    x: (T * E, inputs), rows of E environments in order of time; state: h and c before the first
-    row, (2, E, H); dones: (T * E,), 1 where a row is its episode's last, or None. Returns hidden,
-    (T * E, H), and the state after the last row.
+    x: (E, inputs), a row of E environments, or (T * E, inputs), rows in order of time; state: h and
+    c before the first one, (2, E, H); dones: (T * E,), 1 where a row is its episode's last. Returns
+    hidden, (E, H) or (T * E, H), and the state after the last row.
     """
 
     def __init__(self, input_size, hidden_size):
@@ -189,18 +189,18 @@ class LSTM(nn.Module):
 
     def forward(self, x, state, dones=None):
         h, c = state  # (E, H) each
-        w_x = self.from_x.weight  # (4 H, inputs)
-        # subtle: nn.LSTM cannot forget between two rows. So dones is one more input, whose weight
-        # shuts all gates: after an episode's last row the state is 0. The hidden of that row is 0,
-        # too, which no loss sees: it is an autoreset step
-        if dones is not None:
-            w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)
-            x = torch.cat([x, dones.unsqueeze(1)], dim=1)
-        rows = x.view(-1, len(h), w_x.shape[1])  # (T, E, inputs)
-        weights = w_x, self.from_h.weight, self.from_x.bias, self.from_h.bias
+        w_x, *weights = self.from_x.weight, self.from_h.weight, self.from_x.bias, self.from_h.bias
+        if dones is None:
+            h, c = torch.lstm_cell(x, (h, c), w_x, *weights)
+            return h, torch.stack([h, c])
+        # all rows in one call. subtle: it cannot forget between two rows. So dones is one more
+        # input, whose weight shuts all gates: after an episode's last row the state is 0. So is the
+        # hidden of that row, which no loss sees: it is an autoreset step
+        w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)  # (4 H, inputs + 1)
+        x = torch.cat([x, dones.unsqueeze(1)], dim=1).view(-1, len(h), w_x.shape[1])
         # biases, one layer, no dropout, training, one direction, rows before environments
         options = True, 1, 0.0, True, False, False
-        hidden, h, c = torch.lstm(rows, (h[None], c[None]), weights, *options)
+        hidden, h, c = torch.lstm(x, (h[None], c[None]), [w_x, *weights], *options)
         return hidden.flatten(0, 1), torch.cat([h, c])
 
 
@@ -414,10 +414,7 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
-
-    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
-    """
+    """Replaces checkpoint.pt in one step, never half of it; script.py is the text that wrote it."""
     torch.save(state, f"{run_dir}/checkpoint.tmp")
     Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")

@@ -641,10 +641,7 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
-
-    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
-    """
+    """Replaces checkpoint.pt in one step, never half of it; script.py is the text that wrote it."""
     torch.save(state, f"{run_dir}/checkpoint.tmp")
     Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")

@@ -169,9 +169,11 @@ class Agent(nn.Module):
         space = envs.single_observation_space
         axes = sorted(range(len(space.shape)), key=lambda axis: -space.shape[axis])
         y, x = sorted(axes[:2])
-        assert x == y + 1, f"more channels than pixels on a side: {space}"
+        assert x == y + 1, f"height and width must stand side by side: {space}"
+        assert space.shape[x] > 2 and space.shape[y] > 2, f"a side needs 3 pixels: {space}"
         self.order = (0, *[1 + axis for axis in [*sorted(axes[2:]), y, x]])  # M, channels, y, x
         self.white = float(space.high.max())
+        assert self.white > 0, f"the highest value must be above 0: {space}"
         height, width = space.shape[y], space.shape[x]
         self.size = height, width
         channels = int(np.prod(space.shape)) // (height * width)
@@ -337,10 +339,7 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
-
-    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
-    """
+    """Replaces checkpoint.pt in one step, never half of it; script.py is the text that wrote it."""
     torch.save(state, f"{run_dir}/checkpoint.tmp")
     Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")

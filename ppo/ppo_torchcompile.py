@@ -127,7 +127,8 @@ def make_envs(args):
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
     discrete = isinstance(space, gym.spaces.Discrete) and space.start == 0
-    assert discrete, f"actions {space} must be Discrete, from 0 (Box: ppo_continuous_action)"
+    ways = "Box: ppo_continuous_action; MultiDiscrete: --patch multidiscrete"
+    assert discrete, f"actions {space} must be Discrete, from 0 ({ways})"
     return envs
 
 
@@ -333,10 +334,7 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
-
-    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
-    """
+    """Replaces checkpoint.pt in one step, never half of it; script.py is the text that wrote it."""
     torch.save(state, f"{run_dir}/checkpoint.tmp")
     Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")

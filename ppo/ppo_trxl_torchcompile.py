@@ -235,13 +235,13 @@ class Agent(nn.Module):
 
 
 @torch.no_grad()
-def act(agent, obs, dones, state):
+def act(agent, obs, dones, trxl_state):
     """Samples an action for each observation, and adds these rows to the memory.
 
-    obs: (N, D); dones: (N,); state: window and ages, the memory before these rows. Returns actions,
-    their log-probabilities and values, (N,), and the memory after these rows.
+    obs: (N, D); dones: (N,); trxl_state: window and ages, the memory before these rows.
+    Returns actions, their log-probabilities and values, (N,), and the memory after these rows.
     """
-    window, ages = state
+    window, ages = trxl_state
     probs, value, added = agent(obs, window, ages)
     action = probs.sample()
     window = torch.cat([window[:, 1:], added.unsqueeze(1)], dim=1)
@@ -389,10 +389,7 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, so that a run that is killed never leaves half of it.
-
-    script.py, beside it, is the script that wrote it: ppo_eval.py plays by that.
-    """
+    """Replaces checkpoint.pt in one step, never half of it; script.py is the text that wrote it."""
     torch.save(state, f"{run_dir}/checkpoint.tmp")
     Path(run_dir, "script.py").write_bytes(SCRIPT)
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
@@ -467,7 +464,7 @@ if __name__ == "__main__":
     }
     # memory: L rows from before the rollout, then what rows 0 to T - 1 add; the window of a row is
     # a view of the L rows before it
-    state = window, ages = agent.initial_state(N)
+    trxl_state = window, ages = agent.initial_state(N)
     L = args.trxl_memory_length
     memory = torch.zeros((L + T, N, *window.shape[2:]), device=device)
     storage["window"] = memory.unfold(0, L, 1).movedim(4, 2)  # (T + 1, N, L, layers, H)
@@ -511,8 +508,8 @@ if __name__ == "__main__":
         for step in range(T):
             storage["ages"][step] = ages
             done = torch.from_numpy(dones[step]).to(device)  # sync
-            action, logprob, value, state = act(agent, obs[step], done, state)
-            window, ages = state
+            action, logprob, value, trxl_state = act(agent, obs[step], done, trxl_state)
+            window, ages = trxl_state
             storage["actions"][step] = action
             storage["logprobs"][step] = logprob
             storage["values"][step] = value

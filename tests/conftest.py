@@ -1,16 +1,23 @@
-"""One thread of PyTorch a process, as a worker has one core; one cache of compiled code for all;
-where EnvPool has no wheel, what needs it is skipped."""
+"""One thread of PyTorch a process, as a worker has one core; one cache of compiled code for all
+workers, kept for the next run; where EnvPool has no wheel, what needs it is skipped."""
 
+import getpass
 import importlib.util
 import os
-import shutil
 import sys
 import tempfile
 import types
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
+KERNELS = Path(tempfile.gettempdir(), f"inductor-{getpass.getuser()}-{version('torch')}")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# the workers of pytest-xdist, and what tests start, inherit the folder
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(KERNELS))
+# a third of the time of compiling with an empty cache: no trial of this processor's instructions
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 HAS_ENVPOOL = importlib.util.find_spec("envpool") is not None
 
 
@@ -47,21 +54,14 @@ def pytest_runtest_setup(item):
         compile_kernels("HalfCheetah-v5", "cuda" if item.get_closest_marker("gpu") else "cpu")
 
 
-def pytest_configure(config):
-    """The workers of pytest-xdist, and what tests start, inherit the folder."""
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        folder = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="inductor-")
-        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-
-
 def pytest_terminal_summary(terminalreporter):
     """How long the files, their diffs and main are, in lines: a guide for who writes them."""
     from helpers import PAIRS, PPO, main_lines
     from lib.pairs import PAIRS as ABOUT
-    from report import changes
+    from lib.pairs import changes
 
-    def lines(*paths):
-        found = changes(*(PPO / f"{name}.py" for name in paths))
+    def lines(*names):
+        found = changes(*(PPO / f"{name}.py" for name in names))
         return f"{sum(map(len, found)):4} in {len(found):2} hunks"
 
     terminalreporter.section("lines of the scripts")

@@ -24,7 +24,6 @@ PPO = ROOT / "ppo"
 FAST = sorted(path.stem for path in PPO.glob("*_torchcompile.py"))
 PAIRS = [(name.removesuffix("_torchcompile"), name) for name in FAST]
 SCRIPTS = [name for pair in PAIRS for name in pair]
-ONE_PROCESS = [name for name in SCRIPTS if "multigpu" not in name]
 IN_TURN = [pair[i % 2] for i, pair in enumerate(PAIRS)]  # for what has one text in both siblings
 TINY = (
     "--num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 2 --total-timesteps 48".split()
@@ -95,12 +94,6 @@ def insert(before, lines):
         return "\n".join([*found[:at], textwrap.indent(lines.strip("\n"), margin), *found[at:]])
 
     return edit
-
-
-def apart(text):
-    """A fast script whose host has observations, masks, actions, memory and noise of its own, as if
-    they had come from a GPU."""
-    return re.sub(r"(?m)^( +\w+ = \S+)\.cpu\(\)(  # sync)?$", r"\1.clone()", text)
 
 
 def patched(program, diff):
@@ -185,6 +178,12 @@ class AtariSpaces:
     single_observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
 
+class FrameSpaces(AtariSpaces):
+    """Atari's, of single frames, which an LSTM remembers."""
+
+    single_observation_space = gym.spaces.Box(0, 255, (1, 84, 84), np.uint8)
+
+
 class HalfCheetahSpaces:
     """As much of HalfCheetah as Agent looks at."""
 
@@ -197,6 +196,12 @@ class CartPoleSpaces:
 
     single_action_space = gym.spaces.Discrete(2)
     single_observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
+
+
+class MaskedSpaces(CartPoleSpaces):
+    """CartPole's, its two masks behind what is seen."""
+
+    single_observation_space = gym.spaces.Box(-np.inf, np.inf, (4 + 2,))
 
 
 def kind(name):
@@ -221,16 +226,11 @@ def task(name):
 
 
 def spaces(name):
-    return {"atari": AtariSpaces, "continuous": HalfCheetahSpaces, "": CartPoleSpaces}[kind(name)]()
-
-
-def memory(name, steps, envs, device="cpu"):
-    """What act and compute_gradients take of an LSTM's state, zeros: two tuples, or empty ones."""
-    if "lstm" not in name:
-        return (), ()
-    shape = (2, envs, 128) if kind(name) == "atari" else (2, 2, envs, 64)
-    states = torch.zeros((steps + 2, *shape), device=device)
-    return (states,), (states[0],)
+    """As much of a script's environments as Agent looks at."""
+    if "masked" in name:
+        return MaskedSpaces()
+    atari = FrameSpaces if "lstm" in name else AtariSpaces
+    return {"atari": atari, "continuous": HalfCheetahSpaces, "": CartPoleSpaces}[kind(name)]()
 
 
 def agent(name, envs=None, args=None):
@@ -240,38 +240,51 @@ def agent(name, envs=None, args=None):
     return module.Agent(envs or spaces(name), *sizes)
 
 
+def memory(name, network, envs):
+    """What compute_gradients takes beside the batch: of an LSTM the memory before it, zeros."""
+    return (network.initial_state(envs),) if "lstm" in name else ()
+
+
 def seen(name, rows):
     """What a network takes of rows of the storage, an LSTM's aside."""
-    if "trxl" in name:
-        return rows["obs"], rows["window"], rows["ages"]
-    return (rows["obs"], rows["masks"]) if "masked" in name else (rows["obs"],)
+    return (rows["obs"], rows["window"], rows["ages"]) if "trxl" in name else (rows["obs"],)
+
+
+def batch_of(name, storage):
+    """What minibatches are taken from, as in main: rows, with an LSTM whole environments."""
+    if "lstm" in name:
+        return {key: rows[:-1] for key, rows in storage.items()}
+    batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}
+    return batch | ({"next_obs": storage["obs"][1:].flatten(0, 1)} if "rnd" in name else {})
 
 
 def random_storage(name, steps, envs, seed=0, like=None):
     """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
 
-    like: the storage of a run whose observations or masks have other shapes than those of spaces.
+    like: environments of a run, whose spaces may be others than those of spaces.
     Returns storage, fields (T + 1, N, ...), and as arrays rewards (T, N), dones and terminations
     (T + 1, N).
     """
     rng = torch.Generator().manual_seed(seed)
+    like = like or spaces(name)
     shape = (steps + 1, envs)
     dones = (torch.rand(shape, generator=rng) < 0.2).float()
     terminations = dones * (torch.rand(shape, generator=rng) < 0.5)
+    obs_shape = (*shape, *like.single_observation_space.shape)
     if kind(name) == "atari":
-        frames = 1 if "lstm" in name else 4
-        obs = torch.randint(0, 256, (*shape, frames, 84, 84), generator=rng, dtype=torch.uint8)
+        obs = torch.randint(0, 256, obs_shape, generator=rng, dtype=torch.uint8)
     else:
-        obs_shape = spaces(name).single_observation_space.shape
-        if like is not None:
-            obs_shape = like["obs"].shape[2:]
-        obs = torch.randn((*shape, *obs_shape), generator=rng)
+        obs = torch.randn(obs_shape, generator=rng)
     if kind(name) == "continuous":
-        size = 6 if like is None else like["actions"].shape[-1]
-        actions, level = torch.randn((*shape, size), generator=rng), -1.4
+        size = like.single_action_space.shape
+        actions, level = torch.randn((*shape, *size), generator=rng), -1.4
     else:
-        choices = int(spaces(name).single_action_space.n)
+        choices = int(like.single_action_space.n)
         actions, level = torch.randint(0, choices, shape, generator=rng), -np.log(choices)
+    if "masked" in name:  # what was done was possible; at an end nothing is
+        possible = torch.rand((*shape, choices), generator=rng) < 0.5
+        possible |= torch.nn.functional.one_hot(actions, choices).bool()
+        obs[..., -choices:] = possible & (dones == 0).unsqueeze(-1)
     storage = {
         "obs": obs,
         "actions": actions,
@@ -285,20 +298,12 @@ def random_storage(name, steps, envs, seed=0, like=None):
         storage["dones"] = dones.clone()
     if "trxl" in name:
         args = load(name).Args
-        size = args.trxl_num_layers, args.trxl_dim
+        window = args.trxl_memory_length, args.trxl_num_layers, args.trxl_dim
         storage["ages"] = torch.randint(0, 99, shape, generator=rng)
-        storage["memory"] = torch.randn((*shape, *size), generator=rng)
-        window = (*shape, args.trxl_memory_length, *size)
-        storage["window"] = torch.randn(window, generator=rng)
-    if "masked" in name:  # what was done was possible; at an end nothing is
-        choices = choices if like is None else like["masks"].shape[-1]
-        possible = torch.rand((*shape, choices), generator=rng) < 0.5
-        possible |= torch.nn.functional.one_hot(actions, choices).bool()
-        storage["masks"] = possible & (dones == 0).unsqueeze(-1)
+        storage["window"] = torch.randn((*shape, *window), generator=rng)
     if "rnd" in name:
         storage["int_values"] = torch.randn(shape, generator=rng)
         storage["int_returns"] = torch.zeros(shape)
-        storage["next_obs"] = torch.randn(obs.shape, generator=rng)
         storage["trains"] = (torch.rand(shape, generator=rng) < 0.25).float()
     if "multigpu" in name:
         storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)

@@ -16,6 +16,25 @@ import torch
 from torch.nn.functional import conv2d
 
 
+class Moments:
+    """Mean and variance of all rows so far, and of a first row of mean 0 and variance 1, which
+    weighs 1e-4."""
+
+    def __init__(self):
+        self.rows = []
+
+    def of_all(self):
+        """Their mean, their variance, and what they weigh."""
+        rows, weight = np.array(self.rows, dtype=float), len(self.rows) + 1e-4
+        mean = rows.sum(0) / weight
+        return mean, (1e-4 * (1 + mean**2) + ((rows - mean) ** 2).sum(0)) / weight, weight
+
+    def scaled(self, x, bound, centre=1):
+        """x by them, as it is before there is a row."""
+        mean, var, _ = self.of_all()
+        return ((x - centre * mean) / np.sqrt(var + 1e-8)).clip(-bound, bound)
+
+
 def linear(p, layer, x):
     return x @ p[f"{layer}.weight"].T + p[f"{layer}.bias"]
 
@@ -182,13 +201,12 @@ class ALE(Atari):
 
 
 class Gymnasium:
-    """Single environments, set back in the step after an end; normalised where h says so."""
+    """Single environments, set back in the step after an end; rewards scaled where h says so."""
 
     def __init__(self, h, seeds):
-        self.h, self.seen, self.sums, self.paid = h, [], [], [[] for _ in seeds]
+        self.h, self.sums, self.paid = h, Moments(), [[] for _ in seeds]
         self.envs, obs = self.begin(h.env_id, seeds)
-        obs = self.seen_of(obs)
-        self.obs, self.done = self.norm(obs, self.seen, obs, 1), np.zeros(h.num_envs, bool)
+        self.obs, self.done = self.seen_of(obs), np.zeros(h.num_envs, bool)
 
     def begin(self, env_id, seeds):
         envs = [gym.make(env_id, disable_env_checker=True) for _ in seeds]
@@ -198,12 +216,10 @@ class Gymnasium:
         hidden = getattr(self.h, "hide", ())
         return obs[:, [d for d in range(obs.shape[1]) if d not in hidden]]
 
-    def norm(self, x, rows, new_rows, centre):
-        rows.extend(row for row in new_rows if np.isfinite(row).all())
-        mean = np.sum(rows, 0) / (len(rows) + 1e-4)  # and 1e-4 rows of mean 0 and variance 1
-        squares = 1e-4 * (1 + mean**2) + ((rows - mean) ** 2).sum(0)
-        y = (x - centre * mean) / np.sqrt(squares / (len(rows) + 1e-4) + 1e-8)
-        return y.clip(-10, 10) if self.h.normalise else x
+    def scaled(self, raw, new_sums):
+        """Rewards by the deviation of their sums, where h says so."""
+        self.sums.rows += new_sums
+        return self.sums.scaled(raw, 10, centre=0) if self.h.normalise else raw
 
     def step(self, actions):
         rows = []
@@ -213,16 +229,14 @@ class Gymnasium:
             rows.append((env.reset()[0], 0.0, False, False) if done else env.step(action)[:4])
         obs, raw, terminal, cut = self.checked(*map(np.array, zip(*rows, strict=True)))
         obs = self.seen_of(obs)
-        seen = obs.copy()  # a diverged end is not counted
         obs[terminal] = np.where(np.isfinite(obs[terminal]), obs[terminal], 0)
         started, self.done = np.flatnonzero(~self.done), terminal | cut
         for i in started:  # as in Gymnasium, a terminal reward opens the next sum
             self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
         lost = getattr(self, "lost", np.zeros(len(rows), bool))  # of these there is no sample
         new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started[~lost[started]]]
-        reward, obs = self.norm(raw, self.sums, new_sums, 0), self.norm(obs, self.seen, seen, 1)
         state = {"obs": obs, "dones": self.done, "terminations": terminal, "over": self.done}
-        return state, reward, raw, self.done
+        return state, self.scaled(raw, new_sums), raw, self.done
 
     def checked(self, *told):
         return told
@@ -343,8 +357,7 @@ class ManyEnvs(Gymnasium):
         state = {key: x.copy() for key, x in state.items()}
         cut_short = [n for n, start in enumerate(self.starts) if start == iteration > 0]
         for n in cut_short:
-            obs = self.norm(self.envs[n].reset()[0], self.seen, [], 1)
-            state["obs"][n], state["terminations"][n] = obs, False
+            state["obs"][n], state["terminations"][n] = self.envs[n].reset()[0], False
             state["dones"][n] = state["over"][n] = self.done[n] = False
         return state, cut_short
 
@@ -354,8 +367,9 @@ class Mass:
 
     action_space = gym.spaces.Box(-0.4, 1.5, (2,))
 
-    def __init__(self, n):
+    def __init__(self, n, rare):
         self.n, self.episode, self.sick, self.late = n, 0, False, False
+        self.rare = rare and n == 0
 
     def reset(self):
         """A world that diverged is told so, and starts anew a step later."""
@@ -378,6 +392,8 @@ class Mass:
         if fallen and (self.n + self.episode) % 2 == 0:
             seen[1:] = np.nan, np.inf
         paid = self.speed - 0.2 * (action @ action)
+        if self.rare and self.episode == 1 and self.steps == 14:
+            paid = 30.0
         kind = self.n % 4 if self.sick else None
         seen[1] = np.nan if kind == 0 else seen[1]
         seen[2] = -1e11 if kind == 1 else seen[2]
@@ -392,7 +408,7 @@ class OnDevice(Gymnasium):
         self.sound, self.shares = self.obs, []  # last rows that were; of worlds lost, a step
 
     def begin(self, env_id, seeds):
-        envs = [Mass(n) for n in range(len(seeds))]
+        envs = [Mass(n, env_id.endswith("Rare")) for n in range(len(seeds))]
         first = np.stack([env.reset()[0] for env in envs])
         for n, env in enumerate(envs):
             env.steps = n * 20 // len(envs) * self.h.stagger
@@ -429,29 +445,20 @@ def advantages(h, rewards, values, dones, terminations, over, **_):
 
 
 class Bonus:
-    """Random network distillation (arXiv:1810.12894): what was seen and earned so far, with the
-    little weight of a first row of mean 0 and variance 1, and what a rollout adds to it."""
+    """Random network distillation (arXiv:1810.12894): what was seen and earned so far, and what a
+    rollout adds to it."""
 
-    def __init__(self, h, games):
+    def __init__(self, h, games, seen):
         """Plays at random first, for the statistics; then all games begin anew."""
         rng = np.random.RandomState(h.seed)
-        self.h, self.seen, self.sums, self.sum = h, [], [], np.zeros(h.num_envs)
+        self.h, self.seen, self.sums, self.sum = h, seen, Moments(), np.zeros(h.num_envs)
         for _ in range(h.num_iterations_obs_norm_init * h.num_steps):
             over = games.done
             actions = rng.randint(games.envs[0].action_space.n, size=h.num_envs)
-            self.seen += [*games.step(actions)[0]["obs"][~over].astype(float)]
+            self.seen.rows += [*games.step(actions)[0]["obs"][~over]]
         self.drawn = rng.random()
         games.obs = np.stack([env.reset()[0] for env in games.envs])
         games.done = np.zeros(h.num_envs, bool)
-
-    def moments(self, rows):
-        weight = len(rows) + 1e-4
-        mean = np.sum(rows, 0) / weight
-        return mean, (1e-4 * (1 + mean**2) + ((rows - mean) ** 2).sum(0)) / weight
-
-    def scaled(self, obs):
-        mean, var = self.moments(self.seen)
-        return ((obs - mean) / np.sqrt(var + 1e-8)).clip(-5, 5)
 
     def surprise(self, p, scaled):
         """(M, D) -> (M,): how far what is learned is from what is fixed."""
@@ -465,12 +472,13 @@ class Bonus:
         through all ends, an autoreset step being a step without a bonus."""
         h, T, over = self.h, self.h.num_steps, found["over"]
         values, advantages = found["values"][..., 1], np.full(over[:-1].shape, np.nan)
-        led_to, g = found["obs"][1:].astype(float), h.int_gamma
-        bonus = self.surprise(p, torch.from_numpy(self.scaled(led_to))).numpy() * ~over[:-1]
+        led_to, g = found["obs"][1:], h.int_gamma
+        new = torch.from_numpy(self.seen.scaled(led_to, 5))
+        bonus = self.surprise(p, new).numpy() * ~over[:-1]
         for row, out in zip(bonus, over, strict=False):
             self.sum = g * self.sum + row
-            self.sums += [*self.sum[~out]]
-        std = self.moments(self.sums)[1] ** 0.5
+            self.sums.rows += [*self.sum[~out]]
+        std = self.sums.of_all()[1] ** 0.5
         for n in range(h.num_envs):
             rows, errors = np.flatnonzero(~over[:T, n]), {}
             for t in rows:
@@ -480,16 +488,16 @@ class Bonus:
             for t in rows:
                 later = [(k - t, error) for k, error in errors.items() if k >= t]
                 advantages[t, n] = sum((g * h.gae_lambda) ** k * error for k, error in later)
-        self.seen += [*led_to[~over[:T]]]
+        self.seen.rows += [*led_to[~over[:T]]]
         found = found | {"values": found["values"][..., 0], "int_values": values}
         found["int_returns"] = advantages + values[:T]
-        found["next_obs"], found["bonus"] = self.scaled(led_to), bonus
+        found["led_to"], found["bonus"] = self.seen.scaled(led_to, 5), bonus
         return found, h.int_coef * advantages
 
     def objective(self, p, value, rows):
         """The loss of the bonus's value and of the predictor, and what is logged of them."""
         error = 0.5 * ((value - rows["int_returns"]) ** 2).mean()
-        wrong = self.surprise(p, rows["next_obs"][rows["trains"]])
+        wrong = self.surprise(p, rows["led_to"][rows["trains"]])
         wrong = wrong.sum() / max(1, len(wrong))
         return self.h.vf_coef * error + wrong, [error.item(), wrong.item()]
 
@@ -518,8 +526,10 @@ def follow(h, network, policy, games, initial, trace):
     T, E, iterations = h.num_steps, h.num_envs, h.total_timesteps // (h.num_steps * h.num_envs)
     games = games(h, np.random.SeedSequence([h.seed, 0]).generate_state(E) >> 1)
     N, K = E * h.agents, h.agents
+    initial = {key: x for key, x in initial.items() if not key.startswith("obs_rms.")}
     theta = torch.cat([x.double().flatten() for x in initial.values()])
-    bonus = Bonus(h, games) if hasattr(h, "int_coef") else None
+    seen = Moments()  # of observations, as far as the policy knows them
+    bonus = Bonus(h, games, seen) if hasattr(h, "int_coef") else None
     adam_m, adam_v, steps = *torch.zeros(2, len(theta), dtype=float), 0
 
     def parameters():
@@ -527,8 +537,9 @@ def follow(h, network, policy, games, initial, trace):
         return {key: next(parts).view(x.shape) for key, x in initial.items()}
 
     def evaluate(obs, memory, **given):
-        p = parameters()
-        head, value, memory = network(p, torch.as_tensor(obs).double(), memory)
+        p, obs = parameters(), np.asarray(obs, dtype=float)
+        obs = seen.scaled(obs, 10) if h.normalise else obs
+        head, value, memory = network(p, torch.from_numpy(obs), memory)
         return *policy(p, head, **given), value, memory
 
     def on_rows(found, indices, memory):
@@ -583,6 +594,13 @@ def follow(h, network, policy, games, initial, trace):
                     for x in paid:
                         x.clear()
         found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}
+        if h.normalise:
+            seen.rows += [*found["obs"][:T][~found["over"][:T]]]
+            found["scaled"] = seen.scaled(found["obs"], 10)
+        if h.normalise and not h.memory:  # what it says of the rows by what it knows now
+            now = [evaluate(row["obs"], None, actions=row["actions"]) for row in rows]
+            found |= {"logprobs": np.stack([x[1] for x in now])}
+            found |= {"values": np.stack([x[3] for x in now])}
         if found["lost"].any():  # the target is V less a step's share of its size
             value = np.asarray(found["values"][:T])
             worth = value - (1 - h.gamma) * np.abs(value) - h.gamma * value
@@ -620,4 +638,6 @@ def follow(h, network, policy, games, initial, trace):
         found |= {"losses": [*np.mean(logged, 0), explained], "logged": logged, "last_kl": kl}
         if hasattr(games, "shares"):
             found["diverged"] = np.mean(games.shares[-T:])
+        if h.normalise or bonus:
+            found["moments"] = seen.of_all()
         yield found | {"rate": rate, "episodes": episodes, "theta": theta}

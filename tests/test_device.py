@@ -2,31 +2,38 @@
 its loop waits where it says `sync` and nowhere else. A real one tells more: test_capture.py.
 """
 
+import copy
 import json
+from functools import partial
 
 import numpy as np
 import pytest
-from helpers import PPO, SCRIPTS, TINY, run_main, task
+from helpers import PAIRS, PPO, run_main, task
 from lib import parity
 from lib.device import OnDevice, simulated
-from test_capture import loop_lines, on_a_cpu
+from test_capture import loop_lines
 
 import tensordict.nn
 import torch
+import torch.nn as nn
+import torch.nn.functional as F
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a real GPU is here")
+SHORT = (
+    "--num-envs 2 --num-steps 4 --num-minibatches 2 --update-epochs 2 --total-timesteps 24".split()
+)
 # sync, but not in these runs: with --target-kl alone, or where environments are restarted
 ELSEWHERE = "target_kl", "first_obs"
 
 
-def run(name, *flags, runs_dir, gpu=False, graphs=True):
-    """A script's main; that of a fast one takes the way of its graphs, by calls."""
-    fast = graphs and name.endswith("_torchcompile")
-    flags = [*TINY, *flags, *["--cudagraphs"] * fast]
+def run(name, *flags, runs_dir, gpu=False):
+    """A script's main."""
+    flags = [*SHORT, *flags]
     if task(name) == "warp":  # whose physics asks for a real GPU
         flags += ["--env-id", "worlds:Worlds"]
-    edit = on_a_cpu if fast and not gpu else None
-    return run_main(name, *flags, runs_dir=runs_dir, gpu=gpu, edit=edit)
+    if "rnd" in name:
+        flags += ["--num-iterations-obs-norm-init", 1]
+    return run_main(name, *flags, runs_dir=runs_dir, gpu=gpu)
 
 
 def assert_equal(here, there):
@@ -42,34 +49,49 @@ def assert_equal(here, there):
         for key, rows in a.items():
             assert isinstance(b[key], OnDevice), key
             assert torch.equal(rows, b[key].data_on_device), key
-    assert parity.in_numpy(here) == parity.in_numpy(there)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_run_on_a_device(name, tmp_path):
-    with simulated(name) as device:
-        there = run(name, runs_dir=tmp_path / "device", gpu=True)
-        if vars(there).get("replays"):
-            run(name, runs_dir=tmp_path / "called", gpu=True, graphs=False)
-    assert_equal(run(name, runs_dir=tmp_path / "cpu"), there)
-    assert bool(device.replays) == name.endswith("_torchcompile")
-    lines = [""] + (PPO / f"{name}.py").read_text().splitlines()
-    said = {n for n, line in enumerate(lines) if "sync" in line.partition("#")[2]}
-    loop = loop_lines(name).keys()
-    waits = [numbers for numbers in device.waits if numbers and numbers[-1] in loop]
-    for numbers in waits:
-        assert said.intersection(numbers), [lines[n].strip() for n in numbers]
-    for n in said.intersection(loop).difference(*waits):
-        assert any(words in lines[n] for words in ELSEWHERE), lines[n].strip()
+@pytest.mark.parametrize(("eager", "fast"), PAIRS)
+def test_a_run_on_a_device(eager, fast, tmp_path):
+    """Of both versions, the fast one with its graphs: what the eager one does on a CPU."""
+    here = run(eager, runs_dir=tmp_path / "cpu")
+    for name, flags in ((eager, []), (fast, ["--cudagraphs"])):
+        with simulated(name) as device:
+            there = run(name, *flags, runs_dir=tmp_path / name, gpu=True)
+            if hasattr(there, "run_step"):  # these lines wait without a graph of acting alone
+                run(name, runs_dir=tmp_path / "called", gpu=True)
+        assert_equal(here, there)
+        assert_memory_is_shared(there)
+        assert bool(device.replays) == (name == fast)
+        lines = [""] + (PPO / f"{name}.py").read_text().splitlines()
+        said = {n for n, line in enumerate(lines) if "sync" in line.partition("#")[2]}
+        loop = loop_lines(name).keys()
+        waits = [numbers for numbers in device.waits if numbers and numbers[-1] in loop]
+        for numbers in waits:
+            assert said.intersection(numbers), [lines[n].strip() for n in numbers]
+        for n in said.intersection(loop).difference(*waits):
+            assert any(words in lines[n] for words in ELSEWHERE), lines[n].strip()
 
 
-@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_continuous_action_envpool_torchcompile"])
+def assert_memory_is_shared(run):
+    """What graphs read keeps its address: minibatches are taken from the storage itself, and the
+    agent that acts in a graph has the weights of the one that learns, without gradients."""
+    for key in run.storage.keys() & run.batch.keys():
+        assert run.batch[key].data_ptr() == run.storage[key].data_ptr()
+    if hasattr(run, "agent_inference"):
+        networks = run.agent, run.agent_inference
+        for trained, used in zip(*(x.parameters() for x in networks), strict=True):
+            assert trained is not used and used.grad is None
+            assert trained.data_ptr() == used.data_ptr()
+
+
+@pytest.mark.parametrize("name", ["ppo_trxl", "ppo_continuous_action_envpool_torchcompile"])
 def test_resumed_on_a_device(name, tmp_path):
     """As it would be on the CPU; and a run from either goes on with the other."""
 
     def resume(folder, gpu=False):
         (run_dir,) = (tmp_path / folder).iterdir()
-        flags = "--total-timesteps", 96, "--resume", run_dir
+        flags = "--total-timesteps", 48, "--resume", run_dir
         return run(name, *flags, runs_dir="unused", gpu=gpu)
 
     for folder in ("cpu", "cpu_to_device"):
@@ -82,20 +104,259 @@ def test_resumed_on_a_device(name, tmp_path):
     assert_equal(resume("cpu"), there)
     resume("device_to_cpu")
     for summary in tmp_path.glob("*/*/summary.json"):
-        assert json.loads(summary.read_text())["global_step"] == 96
+        assert json.loads(summary.read_text())["global_step"] == 48
 
 
-def test_what_the_device_refuses():
+# What one might write, as a function of x (4, 4), symmetric, on the device. What is made before is
+# a call that is returned
+
+
+def linear(x, device):
+    return nn.Linear(4, 3, device=device)(x)
+
+
+def within(x, device):
+    with torch.device(device):
+        layer, more = nn.Linear(4, 4), torch.zeros(4) + torch.tensor([1.0, 2.0, 3.0, 4.0])
+    return lambda: layer(x) + more
+
+
+def orthogonal(x, device):
+    layers = [nn.Linear(4, size).to(device) for size in (2, 6)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight)
+    return lambda: torch.cat([layer(x) for layer in layers], -1)
+
+
+def learned(x, device, loss=lambda y: y.square().mean()):
+    layers = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ELU(), nn.Linear(8, 1)).to(device)
+    lr = torch.tensor(1e-3, device=device)
+    on_a_gpu = device.type == "cuda"
+    adam = torch.optim.Adam(layers.parameters(), lr=lr, fused=True, capturable=on_a_gpu)
+
+    def call():
+        loss(layers(x)).backward()
+        nn.utils.clip_grad_norm_(layers.parameters(), 0.5, foreach=False)
+        adam.step()
+        return torch.cat([p.flatten() for p in layers.parameters()])
+
+    return call
+
+
+def average(x, device):
+    layer = nn.Linear(4, 4).to(device)
+    kept = copy.deepcopy(layer)
+
+    @torch.no_grad()
+    def call():
+        for a, b in zip(kept.parameters(), layer.parameters(), strict=True):
+            a.lerp_(2 * b, 0.1)
+        return kept(x)
+
+    return call
+
+
+def masked(x, device):
+    x = x.clone()
+    x[x < 0.1] = 0.0
+    return x.masked_fill(x > 1, 1.0)
+
+
+def in_place(x, device):
+    return x.clone().unsqueeze_(1).squeeze_(1)[:, :2].clone().t_() @ x
+
+
+def named(x, device):
+    about = torch.cuda.get_device_properties(0), torch.cuda.get_device_name()
+    assert about[0].name == about[1] and torch.cuda.get_device_capability() >= (7, 0)
+    assert torch.cuda.device_count() == 1 and about[0].total_memory > 0
+    return x * about[0].multi_processor_count
+
+
+def timed(x, device):
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begun.record()
+    y = x @ x
+    ended.record()
+    ended.synchronize()
+    assert begun.elapsed_time(ended) >= 0
+    return y
+
+
+def fetched(x, device, waits=lambda: torch.cuda.synchronize(), pin=True):
+    host = torch.zeros(x.shape, pin_memory=pin)
+    host.copy_(x, non_blocking=True)
+    waits()
+    return torch.from_numpy(host.numpy() + 1)
+
+
+def by_event(x, device):
+    event = torch.cuda.Event()
+    return fetched(x, device, lambda: (event.record(), event.synchronize()))
+
+
+def given(x, device):
+    host = torch.arange(4.0).pin_memory()
+    assert host.is_pinned() and not torch.arange(4.0).is_pinned()
+    return lambda: x + host.to(device, non_blocking=True)
+
+
+def drawn(x, device, of=None):
+    generator = torch.Generator(device if of is None else of).manual_seed(3)
+    return lambda: x + torch.randn(4, device=device, generator=generator)
+
+
+def chosen(x, device):
+    rows = torch.randperm(4, device=device)
+    actions = x.argmax(-1)
+    return x[rows].gather(1, actions[:, None]) + x.sort(-1)[0][:, :2] + x[:, actions].std()
+
+
+def noisy(x, device):
+    noise = torch.empty_like(x).exponential_() + torch.rand(4, device=device) + torch.randn_like(x)
+    return F.dropout(x + noise.bernoulli_(0.5), 0.1)
+
+
+def layer(kind, *sizes, inputs=lambda x: (x,)):
+    def edit(x, device):
+        made = kind(*sizes).to(device)
+        return lambda: made(*inputs(x))
+
+    return edit
+
+
+HOST, NUMPY, UNWAITED = "cuda:0 and on cpu", "to numpy", "read before its copy"
+OWN = "cannot hold a generator"
+# of each edit: whether it is "fine", "waits", so that no graph can hold it, or what is said of it
+EDITS = {
+    "a layer made there": (linear, "fine"),
+    "made within the device": (within, "fine"),
+    "orthogonal after .to": (orthogonal, "fine"),
+    "a step of Adam": (learned, "fine"),
+    "a moving average": (average, "fine"),
+    "masks": (masked, "fine"),
+    "other shapes in place": (in_place, "fine"),
+    "rows and choices": (chosen, "fine"),
+    "noise": (noisy, "fine"),
+    "batch normalisation": (layer(nn.BatchNorm1d, 4), "fine"),
+    "attention": (layer(nn.TransformerEncoderLayer, 4, 2, 8), "fine"),
+    "a GRU": (layer(nn.GRUCell, 4, 4, inputs=lambda x: (x, x)), "fine"),
+    "a CNN": (layer(nn.Conv2d, 1, 2, 2, inputs=lambda x: (x[None, None],)), "fine"),
+    "what a GPU is called": (named, "fine"),
+    "from pinned memory": (given, "fine"),
+    "a quantile": (lambda x, _: torch.quantile(x, 0.9) + x.quantile(0.5, dim=1), "fine"),
+    "a median": (lambda x, _: x.median() + x.median(1)[0], "fine"),
+    "a number of the host's": (lambda x, _: x * torch.tensor(2.0) + 1, "fine"),
+    "where": (lambda x, _: torch.where(x > 0.2, x, 0.0).clamp(max=0.5), "fine"),
+    "one_hot of a size": (lambda x, _: F.one_hot(x.argmax(-1), 4) @ x.long(), "fine"),
+    "einsum": (lambda x, _: torch.einsum("ij,kj->ik", x, x).softmax(-1), "fine"),
+    "a new tensor": (lambda x, _: x.new_zeros(4) + torch.full((4,), 2.0, device=x.device), "fine"),
+    "inv_ex": (lambda x, _: torch.linalg.inv_ex(x)[0], "fine"),
+    "cholesky_ex": (lambda x, _: torch.linalg.cholesky_ex(x)[0], "fine"),
+    "solve_ex": (lambda x, _: torch.linalg.solve_ex(x, x)[0], "fine"),
+    "a determinant": (lambda x, _: torch.linalg.slogdet(x)[1] + torch.linalg.norm(x), "fine"),
+    "rows repeated": (lambda x, _: x.repeat_interleave(2, 0), "fine"),
+    "item": (lambda x, _: x * x.mean().item(), "waits"),
+    "float": (lambda x, _: x * float(x[0, 0]), "waits"),
+    "if": (lambda x, _: x if x.sum() > 0 else -x, "waits"),
+    "tolist": (lambda x, _: x + sum(x[0].tolist()), "waits"),
+    "cpu": (lambda x, _: x.cpu() + 1, "waits"),
+    "numpy by force": (lambda x, _: torch.from_numpy(x.numpy(force=True)), "waits"),
+    "as text": (lambda x, _: x if f"{x.mean():.2f}" else x, "waits"),
+    "to the device": (lambda x, device: x + torch.arange(4.0).to(device), "waits"),
+    "as_tensor": (lambda x, device: x + torch.as_tensor(np.ones(4), device=device), "waits"),
+    "real rows": (lambda x, _: x[x > 0.2].mean(), "waits"),
+    "nonzero": (lambda x, _: (x > 0.2).nonzero().float(), "waits"),
+    "unique": (lambda x, _: torch.unique(x.round()), "waits"),
+    "allclose": (lambda x, _: x * torch.allclose(x, x), "waits"),
+    "one_hot of any size": (lambda x, _: F.one_hot(x.argmax(-1)).sum(), "waits"),
+    "a distribution that checks": (
+        lambda x, _: torch.distributions.Normal(x, 1.0).log_prob(x),
+        "waits",
+    ),
+    "inv": (lambda x, _: torch.linalg.inv(x), "waits"),
+    "solve": (lambda x, _: torch.linalg.solve(x, x), "waits"),
+    "cholesky": (lambda x, _: torch.linalg.cholesky(x), "waits"),
+    "eigh": (lambda x, _: torch.linalg.eigh(x)[0], "waits"),
+    "pinv": (lambda x, _: torch.linalg.pinv(x), "waits"),
+    "svd": (lambda x, _: torch.linalg.svdvals(x), "waits"),
+    "an event": (timed, "waits"),
+    "a copy, waited for": (fetched, "waits"),
+    "a copy and its event": (by_event, "waits"),
+    "a loss that is read": (
+        lambda x, device: learned(x, device, lambda y: y.mean() * y.detach().max().item()),
+        "waits",
+    ),
+    "a copy, not waited for": (lambda x, device: fetched(x, device, lambda: None), UNWAITED),
+    "to the host, not waited for": (
+        lambda x, _: x.to("cpu", non_blocking=True)[0] + 1,
+        UNWAITED,
+    ),
+    "a tensor of the host's": (lambda x, _: x + torch.zeros(4), HOST),
+    "a layer of the host's": (lambda x, _: nn.Linear(4, 4)(x), HOST),
+    "an index of the host's rows": (lambda x, _: torch.ones(4)[x.argmax(-1)] + x, HOST),
+    "numpy": (lambda x, _: x + x.detach().numpy().sum(), NUMPY),
+    "NumPy's functions": (lambda x, _: x + np.asarray(x).sum(), NUMPY),
+    "a generator of the host's": (lambda x, device: drawn(x, device, "cpu"), "cannot draw"),
+    "a generator of its own": (drawn, OWN),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit(edit):
+    """Does on the device what it does on a CPU, waits there or is refused; and in a graph."""
+    function, verdict = EDITS[edit]
+    torch.manual_seed(1)
+    seen = torch.rand(4, 4)
+    seen = seen @ seen.T + torch.eye(4)
+
+    def run(device, graph=False):
+        x = seen.to(device)
+        torch.manual_seed(2)
+        made = function(x, device)
+        call = made if callable(made) else partial(function, x, device)
+        call = tensordict.nn.CudaGraphModule(call, warmup=1) if graph else call
+        waits.clear()
+        torch.manual_seed(2)
+        found, waited = call(), bool(waits)
+        return found.detach().cpu(), waited
+
+    cuda, waits = torch.device("cuda"), set()
     with simulated("test_device") as device:
-        x, mask = torch.arange(4.0, device=torch.device("cuda")), torch.ones(4, dtype=torch.bool)
+        waits = device.waits
+        if verdict not in ("fine", "waits", OWN):
+            for graph in (False, True):
+                with pytest.raises((RuntimeError, TypeError), match=f"{verdict}|a CUDA graph"):
+                    run(cuda, graph)
+            return
+        found, waited = run(cuda)
+        assert waited == (verdict == "waits")
+        if verdict == "fine":
+            again, waited = run(cuda, graph=True)
+            assert not waited and again.shape == found.shape
+        else:
+            with pytest.raises(RuntimeError, match=OWN if verdict == OWN else "a CUDA graph can"):
+                run(cuda, graph=True)
+    if function not in (named, timed, fetched, by_event, given):  # which ask for a GPU
+        torch.testing.assert_close(found, run(torch.device("cpu"))[0])
+
+
+def test_it_is_named_by_its_line():
+    """Of the script, which is this one here; a copy to memory that is not pinned has arrived."""
+    with simulated("test_device") as device:
+        x = torch.ones(4, device="cuda")
+        x.sum().item()
+        ((number, *_),) = device.waits
+        with open(__file__) as file:
+            assert "x.sum().item()" in file.read().splitlines()[number - 1]
+        assert fetched(x, None, lambda: None, pin=False).tolist() == [2.0] * 4
+
+
+def test_what_a_tensor_there_is():
+    with simulated("test_device") as device:
+        x = torch.arange(4.0, device=torch.device("cuda"))
         assert x.is_cuda and (x + 1).is_cuda and not x.cpu().is_cuda
         assert x.new_zeros(2).is_cuda and torch.zeros_like(x).is_cuda and x[:2].is_cuda
-        for refused in (lambda: x + torch.ones(4), lambda: torch.ones(4).add_(x)):
-            with pytest.raises(RuntimeError, match="cuda:0 and on cpu"):
-                refused()
-        for refused in (x.numpy, lambda: np.asarray(x), lambda: torch.ones(4)[x.long()]):
-            with pytest.raises((TypeError, RuntimeError)):
-                refused()
         zero_one = np.arange(2.0)
         made = [torch.as_tensor(zero_one, device=torch.device("cuda:0")), x.new_tensor([0, 1])]
         made += [torch.tensor([0, 1], device="cuda"), torch.from_numpy(zero_one).cuda()]
@@ -103,27 +364,15 @@ def test_what_the_device_refuses():
         for tensor in made:
             assert isinstance(tensor, OnDevice) and tensor.tolist() == [0, 1]
         device.waits.clear()
-        x[x < 0] = 0.0
-        y = x * 2 + torch.tensor(1.0)  # a number may come from the host
+        y = x * 2
         y[:2] = y[2:]
         y.copy_(torch.ones(4), non_blocking=True)
         assert not device.waits
-        reads = (
-            lambda: x.cpu(),
-            lambda: float(x[0]),
-            lambda: x.tolist(),
-            lambda: bool(x[0] > 0),
-            lambda: y.copy_(torch.ones(4)),
-            lambda: x[mask],
-            lambda: x[x > 0],
-            lambda: torch.equal(x, y),
-        )
-        for read in reads:
+        mask = torch.ones(4, dtype=torch.bool)
+        for read in (lambda: y.copy_(torch.ones(4)), lambda: x[mask], lambda: torch.equal(x, y)):
             read()
             assert device.waits
             device.waits.clear()
-        with pytest.raises(RuntimeError, match="a CUDA graph cannot hold this"):
-            tensordict.nn.CudaGraphModule(lambda: x.sum().item(), warmup=1)()
 
 
 def test_what_a_graph_keeps():
@@ -140,6 +389,27 @@ def test_what_a_graph_keeps():
         told = [row.tolist()[0] for row in found]
         assert told == pytest.approx([1.001, 11.01, 111.1, 212, 421])
         assert device.replays == 2 and x.tolist() == [411, 411]
+
+
+def test_a_replay_is_waited_for():
+    """What a graph copies to the host is there after a wait; and a shape changes once, in place."""
+    with simulated("test_device") as device:
+        x = torch.arange(6.0, device="cuda").view(2, 3)
+        host = torch.zeros(3, 2, pin_memory=True)
+
+        def function():
+            y = x.clone()
+            host.copy_(y.t_().add_(1), non_blocking=True)
+
+        graph = tensordict.nn.CudaGraphModule(function, warmup=1)
+        for call in range(3):
+            graph()
+            with pytest.raises(RuntimeError, match=UNWAITED):
+                host.numpy()
+            torch.cuda.current_stream().synchronize()
+            assert np.array_equal(host.numpy(), np.arange(6).reshape(2, 3).T + 1 + 10 * call)
+            x += 10
+        assert device.replays == 2
 
 
 CHANGES = {  # in the fourth call of x.add_(y * kept[0]) + other, and what is said of it

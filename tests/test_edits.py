@@ -1,25 +1,22 @@
-"""Forks: what someone changes in a copy of a script, the same lines in both versions.
-
-The fast version acts by the policy that its agent has now, whatever was changed: its losses are the
-eager version's. NumPy acts where it does the same, PyTorch elsewhere, and a warning says so.
+"""Forks: what someone changes in the eager file is one patch for both, and both act and learn the
+same after it; what check says of those that do not.
 """
 
-import re
-import runpy
-import warnings
+import sys
 
+import check
 import numpy as np
 import pytest
-from fork import three_ways
+from fork import IDEAS, apply, three_ways
 from helpers import PPO as PPO_FOLDER
-from helpers import git_applied, insert, run_main, scalars
-from test_parity import differences
+from helpers import git_applied, insert, run_main
+from lib.parity import assert_close, counted, curves
 
 import torch
 
-SMALL = "--num-envs 4 --num-steps 64 --num-minibatches 2 --update-epochs 2".split()
-SMALL += ["--total-timesteps", 3 * 256]
-IN_PYTORCH, IN_ITS_LOOP = "PyTorch acts", "the LSTM learns in its loop"
+SMALL = "--num-envs 4 --num-steps 32 --num-minibatches 2 --update-epochs 2".split()
+SMALL += ["--total-timesteps", 3 * 128, "--learning-rate", 0.01]
+PPO, MUJOCO = "ppo", "ppo_continuous_action"
 
 
 def swap(*pairs):
@@ -46,17 +43,6 @@ def both(*edits):
 
 
 LAYER = "            layer_init(nn.Linear(64, 64)),\n            nn.Tanh(),\n"
-RESIDUAL = """class Residual(nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return x + self.inner(x)
-
-
-class Agent(nn.Module):
-"""
 WIDE = both(
     swap(
         ("            nn.Tanh(),\n", "            nn.LayerNorm(256),\n            nn.SiLU(),\n", 4)
@@ -64,21 +50,23 @@ WIDE = both(
     swap(("nn.Linear(64, 64)", "nn.Linear(256, 256)", 2), ("nn.Linear(64, ", "nn.Linear(256, ", 2)),
     swap(("nn.Linear(obs_size, 64)", "nn.Linear(obs_size, 256)", 2)),
 )
+SAMPLES = "    return agent.policy(obs).sample()\n"
+AGENT = "class Agent(nn.Module):\n"
+ACT = "@torch.no_grad()\ndef act(agent, obs):\n"
 EPSILON = """    probs = agent.policy(obs)
     random = torch.rand(len(obs), device=obs.device) < 0.1
     uniform = torch.randint(0, probs.logits.shape[-1], (len(obs),), device=obs.device)
     return torch.where(random, uniform, probs.sample())
 """
-HOST = """    action = agent.policy(obs).sample()
-    if random.random() < 0.2:
-        action = torch.full_like(action, np.random.randint(2))
-    return action
+HOST = """    own.append(np.random.randint(2))
+    action = agent.policy(obs).sample()
+    return torch.full_like(action, own[-1]) if own[0] == own[-1] else action
 """
 HEADS = '''class Heads:
     """Independent choices: logits (..., 2 * 2)."""
 
     def __init__(self, logits):
-        self.parts = [Categorical(logits=x, validate_args=False) for x in logits.chunk(2, -1)]
+        self.parts = [Categorical(x) for x in logits.chunk(2, -1)]
 
     def sample(self):
         return torch.stack([x.sample() for x in self.parts], -1)
@@ -90,7 +78,6 @@ HEADS = '''class Heads:
         return sum(x.entropy() for x in self.parts)
 
 
-class Agent(nn.Module):
 '''
 TWO = """
         env = gym.wrappers.TransformAction(
@@ -99,22 +86,12 @@ TWO = """
         return env if obs_space.shape"""
 MULTI = swap(
     ("\n        return env if obs_space.shape", TWO),
-    ("class Agent(nn.Module):\n", HEADS),
-    ("Categorical(logits=self.actor(obs), validate_args=False)", "Heads(self.actor(obs))"),
-    ("envs.single_action_space.n), std", "4), std"),
+    (AGENT, HEADS + AGENT),
+    ("Categorical(self.actor(obs))", "Heads(self.actor(obs))"),
+    ("int(envs.single_action_space.n)), std", "4), std"),
     ('"actions": torch.zeros((T + 1, N), dt', '"actions": torch.zeros((T + 1, N, 2), dt'),
     ("isinstance(space, gym.spaces.Discrete) and space.start == 0", "True"),
 )
-LARGE = swap(
-    ("\n        return env if obs_space.shape", """
-        grow = np.random.default_rng(0).standard_normal((4, 32)) * 1e5
-        env = gym.wrappers.TransformObservation(
-            env,
-            lambda obs: (obs @ grow).astype(np.float32),
-            gym.spaces.Box(-np.inf, np.inf, (32,)),
-        )
-        return env if obs_space.shape"""),
-)  # fmt: skip
 ATTRIBUTE = (
     "        super().__init__()\n        (obs_size,) = ",
     "        super().__init__()\n        self.scale = 1.0\n        (obs_size,) = ",
@@ -127,459 +104,132 @@ BUFFER = (
 ANNEAL = insert("# Rollout", "agent.scale = 1.0 / iteration")
 FILL = insert("# Rollout", "agent.scale.fill_(1.0 / iteration)")
 STD = ("self.actor_logstd.exp()", "self.scale * self.actor_logstd.exp()")
-TEMPERATURE = ("logits=self.actor(obs)", "logits=self.actor(obs) / self.scale")
-COUNTED = (
-    "    probs = agent.policy(obs)\n    return probs.sample()\n",
-    """    agent.scale += 1
-    return agent.policy(obs).sample()
-""",
-)
-KEPT = (
-    "    probs = agent.policy(obs)\n    return probs.sample()\n",
-    """    last = getattr(agent, "last", None)
+TEMPERATURE = ("Categorical(self.actor(obs))", "Categorical(self.actor(obs) / self.scale)")
+KEPT = """    last = getattr(agent, "last", None)
     again = torch.rand(len(obs)) < 0.5
     agent.last = agent.policy(obs).sample()
     agent.last = agent.last if last is None else torch.where(again, last, agent.last)
     return agent.last
-""",
-)
-HOOK = (
-    "    agent = Agent(envs).to(device)\n",
-    "    agent = Agent(envs).to(device)\n"
-    "    agent.actor[0].register_forward_hook(lambda layer, x, y: 2 * y.sin())\n",
-)
-FORWARD = (
-    "    agent = Agent(envs).to(device)\n",
-    "    agent = Agent(envs).to(device)\n"
-    "    agent.actor[2].forward = lambda x, y=agent.actor[2]: nn.Linear.forward(y, 9 * x)\n",
-)
+"""
 NOISY = """class Noisy(nn.Module):
     def forward(self, x):
         return x + 0.1 * torch.randn_like(x)
 
 
-class Agent(nn.Module):
 """
-DECORATED = """def greedily(function):
-    @functools.wraps(function)
-    def wrapped(agent, obs):
-        action = function(agent, obs)
-        action[0] = 0
-        return action
+AVERAGE = insert("# Rollout", """
+import copy
+average = globals().get("average") or copy.deepcopy(agent)
+for p, q in zip(average.parameters(), agent.parameters(), strict=True):
+    p.data.lerp_(q.data, 0.5)
+""")  # fmt: skip
+GRU = """class GRU(nn.Module):
+    def __init__(self, input_size, hidden_size):
+        super().__init__()
+        self.hidden_size, self.cell = hidden_size, nn.GRUCell(input_size, hidden_size)
 
-    return wrapped
+    def forward(self, x, state, dones=None):
+        (h, c), rows = state, []
+        ends = torch.zeros(len(x)) if dones is None else dones
+        for row, end in zip(x.split(len(h)), ends.split(len(h)), strict=True):
+            h = self.cell(row, h)
+            rows.append(h)
+            h = h * (1 - end).unsqueeze(1)
+        return torch.cat(rows), torch.stack([h, c])
 
 
-@greedily
-@torch.no_grad()
-def act(agent, obs):
-"""
-DECORATED = f"import functools\n\n\n{DECORATED}"
-MASKS = swap((LAYER, LAYER + "            nn.Dropout(0.1),\n", 2))
-PPO, MUJOCO = "ppo", "ppo_continuous_action"
-# of each fork: a script, the edit, and who acts in the fast version
+class Recurrent("""
+OPTIMIZER = "    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)\n"
+SECOND = "    second = optim.SGD(agent.critic.parameters(), lr=1e-3, momentum=0.9)\n"
+SECOND = swap(
+    (OPTIMIZER, OPTIMIZER + SECOND),
+    ("        optimizer.step()\n", "        optimizer.step()\n        second.step()\n"),
+)
+# of each fork: a script and the edit
 FORKS = {
-    "a deviation that an attribute anneals": (
-        MUJOCO, both(swap(ATTRIBUTE, STD), ANNEAL), "PyTorch"),
-    "a deviation that a buffer anneals": (MUJOCO, both(swap(BUFFER, STD), FILL), "PyTorch"),
-    "a deviation that main sets in each step": (
-        MUJOCO, swap(("            action = act(agent, obs[step])",
-                      "            agent.actor_logstd.data.fill_(-1.5 * step / args.num_steps)\n"
-                      "            action = act(agent, obs[step])")), "NumPy"),
-    "all tanh replaced": (PPO, lambda text: text.replace("nn.Tanh", "nn.ReLU"), "NumPy"),
-    "all Linear replaced": (
-        PPO, both(lambda text: text.replace("nn.Linear", "Double"),
-                  swap(("class Agent(nn.Module):\n",
-                        "class Double(nn.Linear):\n    def forward(self, x):\n"
-                        "        return 2 * super().forward(x)\n\n\nclass Agent(nn.Module):\n"))),
-        "PyTorch"),
-    "one of the environments alone, first": (
-        PPO, insert("# Rollout", "act(agent, obs[T][:1])"), "NumPy"),
-    "a partial function": (
-        PPO, swap(("    agent = Agent(envs).to(device)\n",
-                   "    agent = Agent(envs).to(device)\n"
-                   "    agent.policy = __import__('functools').partial(Agent.policy, agent)\n")),
-        "PyTorch"),
     "a deviation that depends on what is seen": (
-        MUJOCO, swap(("self.actor_logstd.exp()", "(self.actor_logstd + obs[..., :1]).exp()")),
-        "PyTorch"),
-    "ReLU": (PPO, swap(("nn.Tanh()", "nn.ReLU()", 4)), "NumPy"),
-    "LayerNorm, SiLU, 256 units": (PPO, WIDE, "NumPy"),
-    "a residual layer": (
-        PPO, swap(("class Agent(nn.Module):\n", RESIDUAL),
-                  (LAYER, LAYER.replace("layer_init(nn.Linear(64, 64))",
-                                        "Residual(layer_init(nn.Linear(64, 64)))"), 2)), "PyTorch"),
-    "a third layer": (PPO, swap((LAYER, 2 * LAYER, 2)), "NumPy"),
-    "no bias": (PPO, swap(("nn.Linear(64, 64)", "nn.Linear(64, 64, bias=False)", 2),
-                          ("    nn.init.constant_(layer.bias, bias_const)\n",
-                           "    if layer.bias is not None:\n"
-                           "        nn.init.constant_(layer.bias, bias_const)\n")), "NumPy"),
-    "epsilon-greedy": (
-        PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n", EPSILON)),
-        "PyTorch"),
-    "random numbers of Python and NumPy": (
-        PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n", HOST)), "PyTorch"),
-    "the most likely action": (PPO, swap(("return probs.sample()", "return probs.mode")),
-                               "PyTorch"),
-    "a temperature": (PPO, both(swap(ATTRIBUTE, TEMPERATURE), ANNEAL), "PyTorch"),
-    "two choices a step": (PPO, MULTI, "PyTorch"),
-    "32 numbers of 1e5": (PPO, LARGE, "NumPy"),
-    "dropout": (PPO, MASKS, "PyTorch"),
-    "an attribute that counts": (PPO, swap(ATTRIBUTE, COUNTED), "PyTorch"),
-    "a buffer that counts": (PPO, swap(BUFFER, COUNTED), "PyTorch"),
-    "the last action is kept": (PPO, swap(KEPT), "PyTorch"),
-    "a layer with a hook": (PPO, swap(HOOK), "PyTorch"),
-    "a layer with a forward of its own": (PPO, swap(FORWARD), "PyTorch"),
-    "a policy in bfloat16": (
-        PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n",
-                   "    with torch.autocast('cpu', torch.bfloat16):\n"
-                   "        return agent.policy(obs).sample()\n")), "PyTorch"),
-    "arguments by their names": (
-        PPO, swap(("act(agent, obs[step])", "act(obs=obs[step], agent=agent)")), "NumPy"),
-    "batch normalisation": (
-        PPO, swap(("            nn.Tanh(),\n",
-                   "            nn.BatchNorm1d(64),\n            nn.Tanh(),\n", 4),
-                  ("agent(storage[\"obs\"])", "agent(storage[\"obs\"].flatten(0, 1))"),
-                  ("probs, storage[\"values\"][:] =", "probs, storage[\"values\"].view(-1)[:] ="),
-                  ("storage[\"logprobs\"][:] = probs", "storage[\"logprobs\"].view(-1)[:] = probs"),
-                  ("(storage[\"actions\"])", "(storage[\"actions\"].view(-1))")), "PyTorch"),
+        MUJOCO, swap(("self.actor_logstd.exp()", "(self.actor_logstd + obs[..., :1]).exp()"))),
+    "a deviation that a buffer anneals": (MUJOCO, both(swap(BUFFER, STD), FILL)),
+    "a temperature that an attribute anneals": (PPO, both(swap(ATTRIBUTE, TEMPERATURE), ANNEAL)),
+    "LayerNorm, SiLU, 256 units": (PPO, WIDE),
+    "two choices a step": (PPO, MULTI),
+    "a second optimizer": (PPO, SECOND),
+    "dropout": (PPO, swap((LAYER, LAYER + "            nn.Dropout(0.1),\n", 2))),
     "noise in the network": (
-        PPO, both(swap(("class Agent(nn.Module):\n", NOISY)),
-                  swap((LAYER, LAYER + "            Noisy(),\n", 2))), "PyTorch"),
+        PPO, swap((AGENT, NOISY + AGENT), (LAYER, LAYER + "            Noisy(),\n", 2))),
+    "an average acts": (PPO, both(AVERAGE, swap(("= act(agent, obs", "= act(average, obs")))),
+    "epsilon-greedy": (PPO, swap((SAMPLES, EPSILON))),
+    "numbers of the host's": (PPO, swap((ACT, f"own = []\n\n\n{ACT}"), (SAMPLES, HOST))),
+    "the last action is kept": (PPO, swap((SAMPLES, KEPT))),
     "a number that main gives": (
         PPO, swap(("def act(agent, obs):", "def act(agent, obs, sharpness):"),
-                  ("    probs = agent.policy(obs)\n    return probs.sample()\n",
-                   "    logits = sharpness * agent.policy(obs).logits\n"
-                   "    return Categorical(logits=logits).sample()\n"),
-                  ("act(agent, obs[step])", "act(agent, obs[step], 1.0 + iteration)")), "PyTorch"),
-    "a rule that few rows meet": (
-        PPO, swap(("    return probs.sample()\n",
-                   "    return torch.where(obs[:, 2].abs() > 0.2, 0, probs.sample())\n")),
-        "PyTorch"),
-    "actions changed by NumPy": (
-        PPO, swap(("    return probs.sample()\n",
-                   "    action = probs.sample()\n"
-                   "    action.numpy()[0] = 1 - action.numpy()[0]\n    return action\n")),
-        "PyTorch"),
-    "the actor by another name": (
-        PPO, swap(("        self.actor = nn.Sequential(", "        self.pi = nn.Sequential("),
-                  ("self.actor(obs)", "self.pi(obs)")), "PyTorch"),
-    "a count in the script": (
-        PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n",
-                   "steps = []\n\n\n@torch.no_grad()\ndef act(agent, obs):\n    steps.append(0)\n"),
-                  ("    return probs.sample()\n",
-                   "    return probs.mode if len(steps) % 3 == 0 else probs.sample()\n")),
-        "PyTorch"),
-    "a generator of its own": (
-        PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n",
-                   "own = np.random.default_rng(3)\n\n\n@torch.no_grad()\ndef act(agent, obs):\n"),
-                  ("    return probs.sample()\n",
-                   "    return probs.sample() if own.random() < 0.5 else probs.mode\n")),
-        "PyTorch"),
-    "a decorator of its own": (
-        PPO, swap(("@torch.no_grad()\ndef act(agent, obs):\n", DECORATED)), "PyTorch"),
-    "a distribution of the same name": (
-        PPO, swap(("class Agent(nn.Module):\n",
-                   "class Categorical(Categorical):\n    def sample(self):\n"
-                   "        return self.mode\n\n\nclass Agent(nn.Module):\n")), "PyTorch"),
-    "all of a name replaced": (
-        PPO, both(lambda text: text.replace("Categorical(logits", "Sharp(logits"),
-                  swap(("class Agent(nn.Module):\n",
-                        "class Sharp(Categorical):\n    def sample(self):\n"
-                        "        return self.mode\n\n\nclass Agent(nn.Module):\n"))), "PyTorch"),
-    "other names of variables": (
-        PPO, swap(("    probs = agent.policy(obs)\n    return probs.sample()\n",
-                   "    policy = agent.policy(obs)\n    # drawn\n    return policy.sample()\n")),
-        "NumPy"),
-    "a value that is read": (
-        PPO, swap(("    return probs.sample()\n",
-                   "    return probs.sample() if obs.abs().max() < 0.05 else probs.mode\n")),
-        "PyTorch"),
+                  (SAMPLES, "    logits = sharpness * agent.policy(obs).logits\n"
+                   "    return Categorical(logits).sample()\n"),
+                  ("act(agent, obs[step])", "act(agent, obs[step], 1.0 + iteration)"))),
+    "a GRU": ("ppo_lstm", swap(("class Recurrent(", GRU), ("= LSTM(64, 64)", "= GRU(64, 64)"))),
+    "an average with a memory acts": (
+        "ppo_lstm", both(AVERAGE, swap((" = act(\n                agent,",
+                                        " = act(\n                average,")))),
+    "another layer of attention": (
+        "ppo_trxl", swap(("return x + self.hidden(x).relu()", "return self.hidden(x).tanh()"))),
 }  # fmt: skip
 
 
-def trained(name, *flags, folder, edit):
-    """A run's curves and variables, and the warnings about who acts."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        run = run_main(name, *SMALL, *flags, runs_dir=folder, edit=edit)
-    said = [str(x.message) for x in caught]
-    return scalars(run.run_dir), run, [x for x in said if IN_PYTORCH in x or IN_ITS_LOOP in x]
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """What is compiled rounds otherwise; here it is called as it is."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
 
 
 @pytest.mark.parametrize("fork", FORKS)
-def test_a_fork_acts_by_its_own_policy(fork, tmp_path, monkeypatch):
-    """Eager beside fast: the losses of the first two updates, but for rounding; without compiling,
-    as what is compiled is not what acts."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    name, edit, acts = FORKS[fork]
+def test_a_fork_is_one_patch(fork, tmp_path, uncompiled):
+    """Made by git of the eager file and applied by git to the fast one, which then, with --compile,
+    acts and learns as the eager one does, to the last bit, and not as before."""
+    name, edit = FORKS[fork]
     flags = ["--env-id", "Pendulum-v1"] if name == MUJOCO else []
-    one, plain, _ = trained(name, *flags, folder=tmp_path / "eager", edit=edit)
-    fast = f"{name}_torchcompile"
-    two, run, said = trained(fast, *flags, "--compile", folder=tmp_path / "fast", edit=edit)
-    assert bool(said) == (acts == "PyTorch") == (not run.act.in_numpy), said
-    # sums of 1e5 lose their seventh digit, in both; of all others see test_parity
-    bound = 2e-2 if "1e5" in fork else 1e-3
-    for tag in (tag for tag in one if tag.startswith("losses/")):
-        assert max(differences(one, two, tag)[:2]) < bound, tag
-    if name == PPO:
-        ended = [curves["charts/episodic_return"][:3] for curves in (one, two)]
-        assert ended[0] == ended[1], "the same actions"
+    before, other = ((PPO_FOLDER / f"{x}.py").read_text() for x in (name, f"{name}_torchcompile"))
+    texts = {"eager": edit(before), "plain": before}
+    texts["fast"] = git_applied(before, texts["eager"], other, tmp_path / "git")
+    runs = {}
+    for version, text in texts.items():
+        stem, more = (f"{name}_torchcompile", ["--compile"]) if version == "fast" else (name, [])
+        runs[version] = run_main(
+            stem, *SMALL, *flags, *more, runs_dir=tmp_path / version, edit=lambda _, text=text: text
+        )
+    assert runs["fast"].mode == "compile"
+    one, two, plain = (curves(runs[version]) for version in ("eager", "fast", "plain"))
+    assert one.keys() == two.keys() and one != plain
+    for tag, points in one.items():
+        np.testing.assert_array_equal(points, two[tag], tag)
 
 
-def test_another_network_acts(tmp_path, monkeypatch):
-    """An average of the agent's weights acts, in NumPy too; of two in turn each acts by its
-    own."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    edit = both(
-        insert("# Rollout", """
-import copy
-average = globals().get("average") or copy.deepcopy(agent)
-for p, q in zip(average.parameters(), agent.parameters(), strict=True):
-    p.data.lerp_(q.data, 0.5)
-"""),
-        swap(("action = act(agent, obs[step])", "action = act(average, obs[step])")),
-    )  # fmt: skip
-    one, *_ = trained(PPO, folder=tmp_path / "eager", edit=edit)
-    fast = f"{PPO}_torchcompile"
-    two, run, _ = trained(fast, "--compile", folder=tmp_path / "fast", edit=edit)
-    assert run.act.in_numpy
-    assert one["charts/episodic_return"] == two["charts/episodic_return"]
-    # in turns: each by its own weights, and the average has a mind of its own
+def test_of_two_in_turn_each_acts_by_its_own(tmp_path, uncompiled):
+    """The average has a mind of its own, and acts in every second step."""
     turns = both(
-        swap(("act(average, obs[step])", "act((agent, average)[step % 2], obs[step])")),
+        AVERAGE,
+        swap(("act(agent, obs[step])", "act((agent, average)[step % 2], obs[step])")),
         insert("# Rollout", "average.actor[-1].bias.data[1] = 1e4"),
     )
-    _, run, _ = trained(fast, "--compile", folder=tmp_path / "turns", edit=both(edit, turns))
+    run = run_main("ppo_torchcompile", *SMALL, "--compile", runs_dir=tmp_path, edit=turns)
     actions = run.storage["actions"][: run.T]
     assert (actions[1::2] == 1).all() and (actions[::2] == 0).float().mean() > 0.3
-
-
-@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl", "ppo_continuous_action_lstm"])
-def test_an_average_with_a_memory_acts(name, tmp_path, monkeypatch):
-    """As above; what is drawn from is the average's memory, too."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    edit = both(
-        insert("# Rollout", """
-import copy
-average = globals().get("average") or copy.deepcopy(agent)
-for p, q in zip(average.parameters(), agent.parameters(), strict=True):
-    p.data.lerp_(q.data, 0.5)
-"""),
-        swap((" = act(agent, ", " = act(average, ")),
-    )  # fmt: skip
-    flags = ["--learning-rate", 0.01]
-    one, *_ = trained(name, *flags, folder=tmp_path / "eager", edit=edit)
-    fast = f"{name}_torchcompile"
-    two, run, said = trained(fast, *flags, "--compile", folder=tmp_path / "fast", edit=edit)
-    assert run.act.in_numpy and not said
-    for tag in (tag for tag in one if tag.startswith("losses/")):
-        assert max(differences(one, two, tag)[:2]) < 1e-3, tag
-
-
-@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl"])
-def test_what_counts_within_a_rollout_with_a_memory(name, tmp_path, monkeypatch):
-    """A count in the script: PyTorch acts, as the code of act is another one."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    edit = swap(
-        ("@torch.no_grad()\ndef act(", "count = []\n\n\n@torch.no_grad()\ndef act("),
-        ("    action = probs.sample()\n",
-         "    count.append(0)\n"
-         "    action = probs.mode if len(count) % 5 == 0 else probs.sample()\n"),
-    )  # fmt: skip
-    one, *_ = trained(name, folder=tmp_path / "eager", edit=edit)
-    fast = f"{name}_torchcompile"
-    two, run, said = trained(fast, "--compile", folder=tmp_path / "fast", edit=edit)
-    assert said and not run.act.in_numpy
-    for tag in (tag for tag in one if tag.startswith("losses/")):
-        assert max(differences(one, two, tag)[:2]) < 1e-3, tag
-
-
-def test_another_actor_within_a_rollout(tmp_path, monkeypatch):
-    """An agent whose actor main changes for some steps acts by that one there."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    edit = insert("action = act(agent, obs[step])", """
-if step == 0:
-    pair = agent.actor, Agent(envs).actor
-    pair[1][-1].bias.data[1] = 1e4
-agent.actor = pair[step % 2]
-""")  # fmt: skip
-    edit = both(edit, insert("# Advantages", "agent.actor = pair[0]"))
-    run = trained(f"{PPO}_torchcompile", "--compile", folder=tmp_path, edit=edit)[1]
-    actions = run.storage["actions"][: run.T]
-    assert run.act.in_numpy and (actions[1::2] == 1).all()
-    assert 0.3 < (actions[::2] == 0).float().mean() < 0.7
-
-
-def test_other_rows_than_a_rollouts_have_noise_of_their_own(tmp_path, monkeypatch):
-    """Where main asks act for one environment first, a rollout's environments still act apart."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    edit = insert("# Rollout", "act(agent, obs[T][:1])")
-    flags = ["--compile", "--num-envs", 16, "--total-timesteps", 2 * 1024]
-    run = trained(f"{PPO}_torchcompile", *flags, folder=tmp_path, edit=edit)[1]
-    actions = run.storage["actions"][: run.T]
-    alike = (actions == actions[:, :1]).all(1).float().mean()
-    assert alike < 0.05, alike
-
-
-def test_a_fork_with_a_memory_acts_by_its_own_policy(tmp_path, monkeypatch):
-    """As above, with an LSTM and with attention, whose form in NumPy is held against the agent."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    edits = {
-        "ppo_lstm": swap(("self.layer(obs).tanh()", "self.layer(obs).relu()")),
-        "ppo_trxl": swap(("return x + self.hidden(x).relu()", "return self.hidden(x).tanh()")),
-        "ppo_continuous_action_lstm": both(swap(ATTRIBUTE, STD), ANNEAL),
-    }
-    for name, edit in edits.items():
-        for fork in (None, edit):
-            folder = tmp_path / name / str(fork is None)
-            one, *_ = trained(name, folder=folder / "eager", edit=fork)
-            fast = f"{name}_torchcompile"
-            two, run, said = trained(fast, "--compile", folder=folder / "fast", edit=fork)
-            assert bool(said) == (fork is not None) and run.act.in_numpy == (fork is None), said
-            for tag in (tag for tag in one if tag.startswith("losses/")):
-                assert max(differences(one, two, tag)[:2]) < 1e-3, (name, tag)
-
-
-CELL = ("c = f.sigmoid() * c", "c = (f + 1).sigmoid() * c")
-KEPT_ON = ("            h, c = h * keep, c * keep\n", "")
-
-
-@pytest.mark.parametrize("edit", [CELL, KEPT_ON])
-@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_continuous_action_lstm"])
-def test_another_cell_is_learned_too(name, edit, tmp_path, monkeypatch):
-    """One call of PyTorch's own LSTM would learn the cell as it was."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    one, *_ = trained(name, folder=tmp_path / "eager", edit=swap(edit))
-    fast = f"{name}_torchcompile"
-    two, run, said = trained(fast, "--compile", folder=tmp_path / "fast", edit=swap(edit))
-    assert not run.LSTM.fused and not run.act.in_numpy
-    assert [text in x for text, x in zip((IN_ITS_LOOP, IN_PYTORCH), said, strict=True)] == [1, 1]
-    for tag in (tag for tag in one if tag.startswith("losses/")):
-        assert max(differences(one, two, tag)[:2]) < 1e-3, tag
-
-
-@pytest.mark.parametrize(
-    "name", ["ppo_lstm", "ppo_continuous_action_lstm", "ppo_atari_envpool_lstm"]
-)
-def test_one_call_is_the_loop(name):
-    """For each script's own LSTM, and not for another."""
-    script = runpy.run_path(str(PPO_FOLDER / f"{name}_torchcompile.py"))
-    torch.manual_seed(2)
-    lstm = script["LSTM"](5, 6)
-    state = torch.get_rng_state()
-    assert script["fusable"](lstm)
-    lstm.peephole = torch.nn.Parameter(torch.zeros(6))  # of which one call would learn nothing
-    with pytest.warns(UserWarning, match=IN_ITS_LOOP):
-        assert not script["fusable"](lstm)
-    del lstm.peephole
-    assert script["fusable"](lstm)
-    lstm.from_h.register_forward_hook(lambda layer, x, y: 2 * y)
-    with pytest.warns(UserWarning, match=IN_ITS_LOOP):
-        assert not script["fusable"](lstm) and not script["LSTM"].fused
-    assert torch.equal(state, torch.get_rng_state())
-
-
-@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl", "ppo_continuous_action_lstm"])
-def test_what_act_stores_besides(name, tmp_path, monkeypatch):
-    """A field of the storage's that a fork fills in act: PyTorch acts."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    value, field = '    row["values"][:] = value\n', '        "logprobs": torch.zeros'
-    seen = '        "seen": torch.zeros((T + 1, N), device=device),\n'
-    edit = swap((value, f'{value}    row["seen"][:] = 1\n'), (field, seen + field))
-    fast = f"{name}_torchcompile"
-    _, run, said = trained(fast, "--compile", folder=tmp_path, edit=edit)
-    assert "forward and act" in said[0] and run.storage["seen"][: run.T].all()
-
-
-@pytest.mark.parametrize("name", ["ppo_lstm", "ppo_trxl"])
-def test_a_rule_of_few_rows_with_a_memory(name, tmp_path, monkeypatch):
-    """Seen before the first rollout, as rows of noise are among those that are tried."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    rule = '    action = torch.where(row["obs"][:, 1].abs() > 1.5, 0, action)\n'
-    edit = swap(('    row["actions"][:] = action\n', f'{rule}    row["actions"][:] = action\n'))
-    one, flags = f"{name}_torchcompile", ["--compile", "--total-timesteps", 256]  # a single rollout
-    _, run, said = trained(one, *flags, folder=tmp_path, edit=edit)
-    assert said and not run.act.in_numpy
-
-
-def test_a_deviation_is_that_of_the_rollout(tmp_path, monkeypatch):
-    """The noise of actions that NumPy drew, over the deviation that Agent.policy has, is standard
-    normal."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    look = """
-with torch.no_grad():
-    probs = agent.policy(storage["obs"][:T])
-drawn = globals().get("drawn", []) + [((actions[:T] - probs.mean) / probs.stddev).std().item()]
-"""
-    edit = insert("# Update", look)
-    flags = ["--compile", "--env-id", "Pendulum-v1", "--num-envs", 8, "--num-steps", 256]
-    flags += ["--total-timesteps", 3 * 2048]
-    run = run_main(f"{MUJOCO}_torchcompile", *SMALL, *flags, runs_dir=tmp_path, edit=edit)
-    assert run.act.in_numpy and len(run.drawn) == 3
-    np.testing.assert_allclose(run.drawn, 1, atol=0.06)
 
 
 @pytest.mark.slow
 def test_what_anneals_is_compiled_once_more(tmp_path):
     """A flag and an attribute that change in each iteration become symbols: not a graph for each of
-    their numbers, and the losses of the eager version."""
+    their numbers, and the losses of the eager version. Without Inductor's kernels."""
     flag = insert("# Rollout", "args.ent_coef = 0.01 / iteration")
     edit = both(swap(ATTRIBUTE, TEMPERATURE), ANNEAL, flag)
-    sizes = ["--total-timesteps", 6 * 256]
-    one, *_ = trained(PPO, *sizes, folder=tmp_path / "eager", edit=edit)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    two, *_ = trained(
-        f"{PPO}_torchcompile", *sizes, "--compile", folder=tmp_path / "fast", edit=edit
-    )
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
-    for tag in (tag for tag in one if tag.startswith("losses/")):
-        assert max(differences(one, two, tag)[:2]) < 1e-3, tag
-
-
-def test_a_graph_does_not_keep_what_changes(monkeypatch):
-    """With a module that keeps the numbers of its first call, as a CUDA graph does."""
-    import ppo_torchcompile as script
-
-    kept = []
-    args = script.Args()
-    agent = torch.nn.Linear(2, 2)
-    agent.scale = 1.0
-    optimizer = torch.optim.Adam(agent.parameters(), lr=torch.tensor(1e-3))
-
-    def train_epoch(agent, optimizer, batch, args, b_inds):
-        return args.ent_coef, agent.scale, b_inds
-
-    class Kept:
-        def __init__(self, function, warmup):
-            self.function = function
-
-        def __call__(self, b_inds):
-            kept.append(self.function(b_inds)[:2])
-            return *kept[0], b_inds
-
-    monkeypatch.setattr(script, "CudaGraphModule", Kept)
-    inputs = agent, optimizer, {}, args
-    epoch = script.captured(train_epoch, *inputs)
-    optimizer.param_groups[0]["lr"].fill_(1e-4)  # a tensor, which a replay reads
-    assert epoch(*inputs, 1) == (0.01, 1.0, 1) and epoch(*inputs, 2) == (0.01, 1.0, 2)
-    assert len(kept) == 2
-    for owner, name in ((args, "ent_coef"), (agent, "scale")):
-        before = getattr(owner, name)
-        setattr(owner, name, 7.0)
-        with pytest.warns(UserWarning, match=re.escape(f"it would keep ['{name}']")):
-            assert 7.0 in epoch(*inputs, 3)
-        setattr(owner, name, before)
-    assert len(kept) == 2 and epoch(*inputs, 4)[2] == 4 and len(kept) == 3
-    other = agent, optimizer, {"of": "another phase"}, args
-    with pytest.warns(UserWarning, match="it would keep what it was first given"):
-        assert epoch(*other, 4)[2] == 4
-    assert len(kept) == 3
-    optimizer.param_groups[0]["lr"] = 1e-4  # CleanRL's line
-    with pytest.warns(UserWarning, match="lr"):
-        epoch(*inputs, 5)
-    assert len(kept) == 3
+    flags = [*SMALL, "--total-timesteps", 6 * 128]
+    one = run_main("ppo", *flags, runs_dir=tmp_path / "eager", edit=edit)
+    torch.compiler.reset()
+    with counted("aot_eager") as graphs:
+        two = run_main(
+            "ppo_torchcompile", *flags, "--compile", runs_dir=tmp_path / "fast", edit=edit
+        )
+    assert graphs == {"1: compute_gradients": 2}
+    assert_close(curves(one), curves(two), 2, 1e-3)
 
 
 END = "\n\n    def __post_init__(self):"
@@ -658,7 +308,7 @@ PATCHES = {
             '    probs, newvalue = agent(mb["obs"])\n',
             '    probs, newvalue = agent(mb["obs"])\n'
             "    shift = torch.empty_like(probs.mean).uniform_(-args.rpo_alpha, args.rpo_alpha)\n"
-            "    probs = Independent(Normal(probs.mean + shift, probs.stddev), 1)\n"))),
+            "    probs = Gaussian(probs.mean + shift, probs.std)\n"))),
         EVERY[1:2]),
     "LayerNorm": (
         swap(("            nn.Tanh(),\n",
@@ -697,23 +347,184 @@ APPLIED = [
 
 @pytest.mark.parametrize(("what", "name"), APPLIED)
 def test_one_patch_fits_both(what, name, tmp_path):
-    """Made by git against the eager version, applied by git to the fast one: the lines that are
-    added and taken away are the same, and both files still do the same, to the last bit."""
+    """Made by git against the eager version, applied by git to the fast one: as `fork --edited` has
+    it, and Python reads it. What both do then is the same where the lines are; FORKS run."""
     edit, _ = PATCHES[what]
     before, other = ((PPO_FOLDER / f"{x}.py").read_text() for x in (name, f"{name}_torchcompile"))
     after = edit(before)
     assert after != before
+    compile(after, name, "exec")
     patched = git_applied(before, after, other, tmp_path / "git")
-    assert patched == three_ways(other, before, after, beside=True), "as fork --edited has it"
-    if name == "ppo_atari_envpool" and what not in ("a narrow network", "anneal the entropy"):
-        compile(patched, name, "exec")  # the same text in the same places; Atari takes seconds
-        return
-    texts = {name: after, f"{name}_torchcompile": patched}
-    sizes = ["--num-envs", 2, "--num-steps", 16, "--num-minibatches", 2, "--total-timesteps", 96]
-    sizes += ["--env-id", "Pendulum-v1"] if name == MUJOCO else []
-    one, two = (
-        run_main(x, *sizes, runs_dir=tmp_path / x, edit=lambda _, x=x: texts[x]) for x in texts
-    )
-    for a, b in zip(one.agent.parameters(), two.agent.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert one.losses == two.losses
+    compile(patched, name, "exec")
+    assert patched == three_ways(other, before, after, beside=True)
+
+
+# What check says
+
+SHORT = ["--total-timesteps", 3 * 32]
+
+
+@pytest.fixture
+def forked(tmp_path, monkeypatch):
+    """A pair with an edit, checked without Inductor's kernels."""
+    monkeypatch.setattr(check, "BACKEND", "aot_eager")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(name, edit, *flags, encode=str.encode):
+        paths = [tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"]
+        for path, script in zip(paths, (name, f"{name}_torchcompile"), strict=True):
+            path.write_bytes(encode(edit((PPO_FOLDER / f"{script}.py").read_text())))
+        return check.Pair(*paths, list(flags), tmp_path)
+
+    return make
+
+
+BACK = "    loss.backward()\n"
+SPLIT = ("actions = int(envs.single_action_space.n)", "actions = envs.single_action_space.n")
+UNUSED = ("        compute_gradients = torch.compile(compute_gradients)\n",
+          "        compute_gradients = torch.compile(compute_gradients)\n"
+          "        unused = torch.compile(act)\n")  # fmt: skip
+LAYERS = ("        compute_gradients = torch.compile(compute_gradients)\n",
+          "        agent.critic.compile()\n")  # fmt: skip
+NAMED = insert("# Rollout", "args.exp_name = str(iteration)")
+READ = swap((BACK, f"    loss = loss * 1.0 if args.exp_name > 'a' else loss\n{BACK}"))
+
+
+def in_fast(*pairs):
+    """An edit of the fast file alone."""
+    return lambda text: swap(*pairs)(text) if "torch.compile" in text else text
+
+
+# of each: script, edit and what is said
+BROKEN = {
+    "printed": ("ppo", swap((BACK, f"    print(loss)\n{BACK}")), r"\.py:\d+: .*`print`"),
+    "branches": ("ppo", swap((BACK, f"    loss = loss if loss > 0 else -loss\n{BACK}")),
+                 r"\.py:\d+: Data-dependent branching"),
+    "NumPy's number": ("ppo_masked", swap(SPLIT), r"\.py:\d+: .* make an int"),
+    "another text each time": ("ppo", both(NAMED, READ), "anew again and again, for .*exp_name"),
+    "never called": ("ppo", in_fast(UNUSED), "torch.compile number 2: act made no graph"),
+    "a module of PyTorch's": ("ppo", in_fast(LAYERS), "found no compiled frames"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", BROKEN)
+def test_check_names_what_is_not_compiled(broken, forked):
+    name, edit, said = BROKEN[broken]
+    pair = forked(name, edit)
+    pair.same()
+    with pytest.raises((check.Failure, AssertionError), match=said):
+        pair.compiled()
+
+
+@pytest.mark.slow
+def test_check_counts_graphs(forked):
+    """Of both functions that the fast version of attention compiles."""
+    pair = forked("ppo_trxl", lambda text: text, *SHORT)
+    pair.same()
+    assert pair.compiled().endswith("act, compute_gradients compiled whole")
+
+
+def test_check_names_lines_that_did_not_run(forked):
+    """Of main; all have in the end, but for those that a compiler or a GPU alone asks for."""
+    anneals = insert("# Update", "if iteration > 99:\n    args.ent_coef = 0.0")
+    pair = forked("ppo", anneals, "--total-timesteps", 5 * 32)
+    pair.same()
+    main = pair.mains[pair.eager]
+    for line in ("if checkpoint:", "    agent.load_state_dict", "    args.ent_coef = 0.0"):
+        number = main.at(line.strip()) + ("checkpoint" in line)
+        assert number in main.missed(), line
+    pair.resumed()
+    assert main.left_out() == str(main.at("args.ent_coef = 0.0"))
+    lines = [pair.mains[pair.fast].lines[x - 1] for x in pair.mains[pair.fast].missed()]
+    assert len(lines) == 6 and "compute_gradients = torch.compile(compute_gradients)" in lines
+
+
+FOLLOWS = IDEAS / "kl_adaptive.patch"
+LOADED = ("    if checkpoint:\n", "    if checkpoint:\n"
+          "        second.load_state_dict(checkpoint['second'])\n")  # fmt: skip
+SAVED = ('                "agent": agent', '                "second": second.state_dict(),\n'
+         '                "agent": agent')  # fmt: skip
+SUM = ("    loss, losses = ", "    agent.scale += mb['obs'].mean().detach()\n    loss, losses = ")
+RESUMED = {
+    "a rate that follows": (None, None),
+    "a second optimizer": (both(SECOND, swap(LOADED, SAVED)), None),
+    "not saved": (SECOND, "lacks what is in second"),
+    "not loaded": (both(SECOND, swap(SAVED)), "second 0 momentum_buffer is not what was saved"),
+    "other weights": (swap(("        agent.load_state_dict(checkpoint[\"agent\"])\n", "")),
+                      "agent critic.0.weight is not"),
+    "no moments": (swap(("            optimizer.state[parameter] = {", "            _ = {")),
+                   "optimizer 0 .* is not what was saved"),
+    "a buffer that is drawn anew": (
+        swap(BUFFER, ("    episodic_returns = []\n    rng", "    agent.scale.fill_(2.0)\n"
+                      "    episodic_returns = []\n    rng")), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fork", RESUMED)
+def test_check_sees_what_a_run_goes_on_with(fork, forked, tmp_path):
+    """As the first rollout begins; whatever the optimizer's rate is then."""
+    edit, said = RESUMED[fork]
+
+    def with_patch(text):
+        (tmp_path / "other").mkdir(exist_ok=True)
+        path = tmp_path / "other" / "script.py"
+        path.write_text(text)
+        apply(FOLLOWS, path, path.name)
+        return path.read_text()
+
+    pair = forked("ppo", edit or with_patch, *SHORT)
+    pair.same()
+    if said is None:
+        assert "agent, optimizer" in pair.resumed()
+    else:
+        with pytest.raises((check.Failure, AssertionError), match=said):
+            pair.resumed()
+
+
+def test_check_asks_for_replays(forked):
+    """A script that takes --cudagraphs and captures nothing is no fast one."""
+    edit = in_fast(("        train_epoch = captured(", "        _ = captured("))
+    pair = forked("ppo", edit, *SHORT)
+    pair.same()
+    with pytest.raises(AssertionError, match="mine_torchcompile.py: --cudagraphs replays no graph"):
+        pair.on_a_gpu()
+
+
+SOLVES = f"    solved = torch.linalg.inv(torch.eye(2, device=loss.device))\n{BACK}"
+GRAPHS = {
+    "a solver": (SOLVES, "cannot hold this"),
+    "a generator": (
+        "    own = torch.Generator(loss.device)\n"
+        f"    loss = loss + 0 * torch.rand((), device=loss.device, generator=own)\n{BACK}",
+        "cannot hold a generator of one's own"),
+    "a copy": (f"    seen = loss.detach().to('cpu', non_blocking=True) + 1\n{BACK}",
+               "read before its copy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fork", GRAPHS)
+def test_check_names_what_no_graph_can_hold(fork, forked):
+    lines, said = GRAPHS[fork]
+    pair = forked("ppo", swap((BACK, lines)), *SHORT)
+    with pytest.raises(check.Failure, match=rf"\.py:\d+: .*{said}"):
+        pair.simulated(pair.fast, "--cudagraphs", name="fast")
+
+
+@pytest.mark.slow
+def test_check_of_a_fork_with_a_module_beside_it(forked, tmp_path):
+    """And with a byte order mark, or another coding: text as Python reads it."""
+    (tmp_path / "beside_mine.py").write_text("FACTOR = 0.5\n")
+    edit = swap(("import tyro\n", "import beside_mine\nimport tyro\n"),
+                (BACK, f"    loss = loss * beside_mine.FACTOR\n{BACK}"))  # fmt: skip
+    for encode in (
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: b"# coding: latin-1\n" + text.replace("±", "\xe4").encode("latin-1"),
+    ):
+        pair = forked("ppo", edit, *SHORT, encode=encode)
+        pair.folder = tmp_path / str(len(pair.eager.read_bytes()))
+        assert "to the last bit" in pair.same()
+        assert pair.mains[pair.eager].at("# Rollout") < pair.mains[pair.eager].at("# Log")
+        pair.runs = {pair.fast: pair.runs[pair.fast]}
+    assert "mine_torchcompile" in pair.scored()
+    assert "beside_mine" in sys.modules

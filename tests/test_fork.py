@@ -7,6 +7,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import check
@@ -166,6 +167,94 @@ def test_edited(tmp_path):
     assert fast.read_text().splitlines() == lines
 
 
+def test_what_edited_drops_is_said(tmp_path):
+    """Lines of the fast version before that are neither the eager one's nor the pair's."""
+    fork(tmp_path / "mine")
+    fast = tmp_path / "mine_torchcompile.py"
+    fast.write_text(f"{fast.read_text()}print('by hand')\n")
+    done = tool("fork", "ppo", tmp_path / "mine", "--edited")
+    assert "of which 1 lines are dropped, the first 'print('by hand')'" in done.stdout
+    done = tool("fork", "ppo", tmp_path / "mine", "--edited")
+    assert "the one before" not in done.stdout, "nothing has changed"
+
+
+def test_a_folder_keeps_the_name(tmp_path, monkeypatch):
+    """One that is there, or that ends with /; . and .., and names of modules, are refused."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    for path in ("there", "new/sub/"):
+        done = tool("fork", "ppo", path, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / path / "ppo.py").read_bytes() == (PPO / "ppo.py").read_bytes()
+        assert (tmp_path / path / "ppo_torchcompile.py").exists()
+    assert tool("fork", "ppo", "there/", "--edited", cwd=tmp_path).returncode == 0
+    for path, said in (
+        (".", "'.' is no name; ./ppo is one"),
+        ("..", "'..' is no name; ../ppo is one"),
+        ("typing", "typing.py would be imported in place of 'typing'"),
+        ("x/torch.py", "torch.py would be imported in place of 'torch'"),
+        (".py", "'.py' has no name"),
+    ):
+        done = tool("fork", "ppo", path, cwd=tmp_path)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and said in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"there", "new"}
+
+
+def test_a_patch_of_any_encoding_and_anyones_settings(tmp_path):
+    """Latin-1, a byte order mark, PowerShell's UTF-16; blanks at an end that git's settings would
+    refuse, and line ends that they would change. Without lines of context it says why not."""
+    text = (fork_module.IDEAS / "rpo.patch").read_text()
+    assert "±" in text
+    (tmp_path / "latin.patch").write_bytes(text.encode("latin-1"))
+    (tmp_path / "mark.patch").write_bytes(text.encode("utf-8-sig"))
+    (tmp_path / "power.patch").write_bytes(text.replace("\n", "\r\n").encode("utf-16"))
+    (tmp_path / "blank.patch").write_text(text.replace("actions = mb", "actions = mb  ", 1))
+    settings = "[apply]\nwhitespace = error-all\n[core]\nwhitespace = cr-at-eol\nautocrlf = true\n"
+    (tmp_path / "settings").write_text(settings)
+    env = {"GIT_CONFIG_GLOBAL": str(tmp_path / "settings"), "GIT_DIR": str(tmp_path)}
+    found = {}
+    for name in ("latin", "mark", "power"):
+        words = ["ppo_continuous_action", tmp_path / name, "--patch", tmp_path / f"{name}.patch"]
+        done = tool("fork", *words, **env)
+        assert done.returncode == 0, done.stderr
+        found[name] = (tmp_path / f"{name}_torchcompile.py").read_bytes()
+    assert len({*found.values()}) == 1 and b"\r" not in found["mark"]
+    blank = PATCH.replace("v_loss = 2 * v_loss", "v_loss = 2 * v_loss   ")
+    (tmp_path / "a.patch").write_text(blank)
+    done = tool("fork", "ppo", tmp_path / "a", "--patch", tmp_path / "a.patch", **env)
+    assert done.returncode == 0, done.stderr
+    assert "    v_loss = 2 * v_loss   \n" in (tmp_path / "a.py").read_text()
+    hunk = "@@ -212,0 +213 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):\n"
+    bare = re.sub(r"(?s)^@@.*", f"{hunk}+    v_loss = 2 * v_loss\n", PATCH, flags=re.MULTILINE)
+    (tmp_path / "bare.patch").write_text(bare)
+    done = fork(tmp_path / "bare", tmp_path / "bare.patch")
+    assert done.returncode == 2 and "make it without -U0" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "bare.py").exists()
+
+
+def test_a_script_is_read_as_python_reads_it(tmp_path):
+    """By its byte order mark, or its coding line, which the fast version keeps."""
+    fork(tmp_path / "mine")
+    eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
+    before, text = fast.read_text(), eager.read_text()
+    assert "±" in text
+    eager.write_text(text, "utf-8-sig")
+    done = tool("fork", "ppo", eager, "--edited")
+    assert done.returncode == 0 and fast.read_text("utf-8") == before, done.stderr
+    eager.write_text(text.replace("±", "±±"), "utf-8-sig")
+    assert tool("fork", "ppo", eager, "--edited").returncode == 0
+    assert "±±" in fast.read_text("utf-8")
+    coding = "# -*- coding: latin-1 -*-\n"
+    eager.write_text(coding + text, "latin-1")
+    done = tool("fork", "ppo", eager, "--edited")
+    assert done.returncode == 0, done.stderr
+    assert fast.read_text("latin-1") == coding + before
+    compile(fast.read_bytes(), fast, "exec")
+    eager.write_text(text, "latin-1")  # and says nothing of it
+    done = tool("fork", "ppo", eager, "--edited")
+    assert done.returncode == 2 and "mine.py: " in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_line_is_found_by_its_indentation():
     """Where a side has added the same text further in, above the line that the other changes; where
     it has moved the line, nothing is guessed."""
@@ -190,8 +279,8 @@ def test_what_does_not_follow(tmp_path):
     before = fast.read_text()
     text = eager.read_text()
     stored = "            obs[step + 1] = torch.from_numpy(next_obs)  # sync\n"
-    for old, new in (  # the fast version has both with another indentation, too
-        ("            action = act(agent, row)\n", "            action = act(average, row)\n"),
+    for old, new in (  # the fast version has both with another indentation
+        ("value = act(agent, obs[step])\n", "value = act(average, obs[step])\n"),
         (stored, f"            next_obs = 255 - next_obs\n{stored}"),
     ):
         assert text.count(old) == 1
@@ -222,50 +311,58 @@ def table(done):
 
 @pytest.mark.slow
 def test_check(pair, here, monkeypatch):
-    """Nothing is compiled here, as test_parity does: the rest of --compile is there."""
-    monkeypatch.setattr(torch, "compile", lambda function: function)
+    """All of a good pair; no C++ is written here, as test_parity does."""
+    monkeypatch.setattr(check, "BACKEND", "eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # its speed
     done = here(check, pair, "--compile", "--env-id", "Acrobot-v1")
-    assert list(table(done)) == [
-        "same losses",
-        "--compile",
-        "--resume",
-        "a GPU",
-        "ppo_eval",
-        "diff",
-        "speed",
-    ]
-    assert {result for result, _ in table(done).values()} == {"ok"}, done.out
+    found = table(done)
+    wanted = ["same losses", "--compile", "--resume", "a GPU", "ppo_eval", "diff", "speed"]
+    assert list(found) == wanted and {result for result, _ in found.values()} == {"ok"}, done.out
     assert done.returncode == 0 and not done.err
 
 
-BREAKS = {  # a line of the fast version, what stands there instead, the check that sees it
-    "loss": ("v_loss = 0.5 * masked_mean", "v_loss = 0.4 * masked_mean", "same losses"),
-    "resume": ('"agent": agent.state_dict()', '"agent": Agent(envs).state_dict()', "--resume"),
+def checked(old, new, pair, folder, names=("mine_torchcompile",)):
+    """A pair to be checked, with that in place of a line of these files."""
+    for name in ("mine", "mine_torchcompile"):
+        text = pair.with_stem(name).read_text()
+        assert text.count(old) == 1
+        (folder / f"{name}.py").write_text(text.replace(old, new) if name in names else text)
+    return check.Pair(folder / "mine.py", folder / "mine_torchcompile.py", [], folder)
+
+
+BREAKS = {  # a line of the fast version, what stands there instead, what sees it and says
+    "loss": ("v_loss = 0.5 * masked_mean", "v_loss = 0.4 * masked_mean", "same", "losses/"),
+    "resume": (
+        '"agent": agent.state_dict()',
+        '"agent": Agent(envs).state_dict()',
+        "resumed",
+        "lacks what is in agent",
+    ),
     "average": (
         "episodic_returns = []",
-        "early, episodic_returns = copy.deepcopy(agent), []",
-        "--resume",
+        "early, episodic_returns = __import__('copy').deepcopy(agent), []",
+        "resumed",
+        "lacks what is in early",
     ),
-    "flag": ("gamma: float = 0.99", "gamme: float = 0.99", "same losses"),
-    "capture": ("    loss.backward()", "    loss.item()\n    loss.backward()", "a GPU"),
+    "flag": ("gamma: float = 0.99", "gamme: float = 0.99", "same", "gamma"),
+    "capture": (
+        "    loss.backward()",
+        "    loss.item()\n    loss.backward()",
+        "on_a_gpu",
+        "a CUDA graph cannot hold",
+    ),
 }
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-def test_check_sees_a_broken_pair(broken, pair, tmp_path, here, monkeypatch):
-    """And runs the checks that are left."""
-    monkeypatch.setattr(check, "run_process", lambda *_: "mean 1.5, and no process")
-    old, new, sees = BREAKS[broken]
-    text = pair.with_stem("mine_torchcompile").read_text()
-    assert text.count(old) == 1
-    (tmp_path / "mine.py").write_text(pair.read_text())
-    (tmp_path / "mine_torchcompile.py").write_text(text.replace(old, new))
-    done = here(check, tmp_path / "mine.py")
-    assert done.returncode == 1 and table(done)[sees][0] == "FAIL", done.out
-    assert broken != "average" or "lacks what is in early" in table(done)[sees][1]
-    assert broken != "loss" or "losses/" in table(done)[sees][1]
-    assert broken != "capture" or "a CUDA graph cannot hold" in table(done)[sees][1]
-    assert broken == "flag" or table(done)["speed"][0] == "ok"
+def test_check_sees_a_broken_pair(broken, pair, tmp_path, capfd):
+    old, new, sees, said = BREAKS[broken]
+    one = checked(old, new, pair, tmp_path)
+    if sees != "same":
+        one.same()
+    one.say("it", getattr(one, sees))
+    out = capfd.readouterr().out
+    assert one.failed == 1 and re.search(f"^it +FAIL +.*{said}", out, re.MULTILINE), out
 
 
 CLIP = "ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)"
@@ -286,19 +383,15 @@ ON_A_GPU = {  # a line of both versions, what stands there instead, the result a
 def test_check_sees_what_a_gpu_would_refuse(edit, pair, tmp_path):
     """And in which line, where a CPU does it."""
     old, new, result, said = ON_A_GPU[edit]
-    for name in ("mine", "mine_torchcompile"):
-        text = pair.with_stem(name).read_text()
-        assert text.count(old) == 1
-        (tmp_path / f"{name}.py").write_text(text.replace(old, new))
+    one = checked(old, new, pair, tmp_path, ("mine", "mine_torchcompile"))
     name = "mine_torchcompile" if edit == "number" else "mine"  # the first to see it
     at = pair.with_stem(name).read_text().partition(old)[0].count("\n") + 1
-    checked = check.Pair(tmp_path / "mine.py", tmp_path / "mine_torchcompile.py", [], tmp_path)
-    checked.same()
+    one.same()
     if result == "FAIL":
         with pytest.raises(check.Failure, match=rf"{name}.py:{at}: .*{said}"):
-            checked.on_a_gpu()
+            one.on_a_gpu()
     else:
-        assert f"{said}: mine.py:{at}, " in checked.on_a_gpu()
+        assert f"{said}: mine.py:{at}, " in one.on_a_gpu()
 
 
 def test_check_says_what_it_cannot_check(pair, tmp_path, here):
@@ -311,58 +404,23 @@ def test_check_says_what_it_cannot_check(pair, tmp_path, here):
     assert done.returncode == 2 and "--no-such-flag" in done.err and not done.out
 
 
-FAILS = """
-import gymnasium as gym
-import numpy as np
-from gymnasium.envs.classic_control import CartPoleEnv
-
-class Fails(CartPoleEnv):
-    def reset(self, **kwargs):
-        if FAILING and np.random.get_state()[1][0] == 2:  # the run's seed
-            raise RuntimeError("no such seed")
-        return super().reset(**kwargs)
-
-gym.register("Fails-v0", Fails, max_episode_steps=50)
-"""
-
-
 @pytest.mark.slow
-def test_compare(tmp_path, here, monkeypatch):
-    """Two seeds, one of which the environment fails in; what has a record does not run again, and
-    what failed does."""
-    fork(tmp_path / "mine")
-    module = tmp_path / "fails.py"
-    module.write_text(FAILS.replace("FAILING", "True"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    words = ["ppo", tmp_path / "mine", "--env-ids", "fails:Fails-v0", "--seeds", 2]
-    words += ["--total-timesteps", 256, "--folder", tmp_path / "compare", "--jobs", 2]
+def test_compare(pair, tmp_path, here):
+    """A seed of each, in processes; the same code is not compared."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(pair.read_text())
+    words = ["ppo", mine, "--seeds", 1, "--total-timesteps", 256, "--folder", tmp_path / "compare"]
     words += ["--", "--num-envs", 1, "--num-steps", 64, "--no-cuda", "--ent-coef", 0.02]
-
-    def lines():
-        path = tmp_path / "compare/runs.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
     done = here(compare, *words)
     assert done.returncode == 2 and "the same code" in done.err
-    text = (tmp_path / "mine.py").read_text().replace("gamma: float = 0.99 ", "gamma: float = 0.9 ")
-    (tmp_path / "mine.py").write_text(text)
+    mine.write_text(pair.read_text().replace("gamma: float = 0.99 ", "gamma: float = 0.9 "))
     done = here(compare, *words)
-    assert done.returncode == 1 and "4 runs to do, 0 with" in done.err, done.err
-    assert done.out.count("seed 2: status 1: RuntimeError: no such seed") == 2
-    assert {(r["variant"], r["seed"], r["args"]["gamma"]) for r in lines()} == {
-        ("ppo", 1, 0.99),
-        ("mine", 1, 0.9),
-    }
-    module.write_text(FAILS.replace("FAILING", "False"))
-    done = here(compare, *words)
-    assert done.returncode == 0 and "2 runs to do, 2 with" in done.err, done.err
-    for row in ("| `ppo` | 2 | ", "| `mine` | 2 | ", "`mine` minus `ppo`: ", "p = "):
-        assert row in done.out
-    before = lines()
-    done = here(compare, *words)
-    assert done.returncode == 0 and "0 runs to do, 4 with" in done.err
-    assert lines() == before and len(before) == 4 and all(r["curve"] for r in before)
-    assert all(r["args"]["ent_coef"] == 0.02 and r["complete"] for r in before)
+    assert done.returncode == 0 and "2 runs to do, 0 with" in done.err, done.err
+    for row in ("| `ppo` | 1 | ", "| `mine` | 1 | "):
+        assert row in done.out, done.out
+    path = tmp_path / "compare/runs.jsonl"
+    runs = [json.loads(line)["args"] for line in path.read_text().splitlines()]
+    assert {(run["gamma"], run["ent_coef"]) for run in runs} == {(0.99, 0.02), (0.9, 0.02)}
     assert (tmp_path / "compare/curves.png").stat().st_size > 1000
 
 
@@ -416,6 +474,7 @@ def stub(folder, script):
         ("ppo_atari", [], "python"),
         ("ppo_atari_envpool_multigpu", [], "torchrun"),
     ],
+    ids=["plain", "agents", "pool", "device", "ale", "processes"],
 )
 def test_run_sh_takes_a_path(name, needs, runner, tmp_path):
     """And decides by the text of the file, not by its name, what to install and how to run it."""

@@ -1,14 +1,16 @@
 """The patches of ppo/ideas: one change for both versions of every script that a patch names."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import fork
@@ -17,14 +19,15 @@ import lock
 import numpy as np
 import pytest
 from fork import IDEAS, apply, heading
-from helpers import PAIRS, PPO, TINY, run_main
+from helpers import PAIRS, PPO, TINY, load, run_main
 from lib.parity import VECTORS, assert_close, assert_the_same, curves
 from test_parity import job, short_games  # noqa: F401 - a fixture
 
 import torch
 
 NAMES = [eager for eager, _ in PAIRS]
-LINES = 30  # at most, changed
+LINES = 45  # at most, changed
+TABLE = (IDEAS / "README.md").read_text().partition("<!-- effects -->")[0]
 
 
 def fits(path):
@@ -67,16 +70,22 @@ def test_the_form_of_a_patch(path, tmp_path):
             assert fork.three_ways(before[1], before[0], one, beside=True) == two
 
 
-def representative(names):
-    """At most two scripts of different kinds."""
+def test_the_page_lists_what_fits():
+    """Each patch once, with the scripts of its head."""
+    rows = re.findall(r"(?m)^\| \[`(\w+)`\]\(\1\.patch\) \| .* \| (.+) \|$", TABLE)
+    shown = {idea: re.sub(r"`", "", scripts) for idea, scripts in rows}
+    assert shown == {path.stem: heading(path)["Fits"].rstrip(".") for path in IDEAS.glob("*.patch")}
+
+
+def representative(path):
+    """One of the scripts that a patch names."""
     wanted = ["ppo", "ppo_continuous_action_envpool", "ppo_continuous_action"]
-    return ([name for name in wanted if name in names] or names)[:2]
+    names = fits(path)
+    return [*(name for name in wanted if name in names), *names][0]
 
 
 def trained(name, flags, folder, change, *more):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of who acts
-        return run_main(name, *job(name), *flags, *more, runs_dir=folder, edit=change)
+    return run_main(name, *job(name), *flags, *more, runs_dir=folder, edit=change)
 
 
 class TwoChoices(gym.Wrapper):
@@ -98,49 +107,47 @@ SHOWN |= {"async_envs": ["--async-envs"], "first_visits": ["--env-id", "lock:Loc
 SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2**-9]
 
 
+REFUSES = "multidiscrete", "minigrid", "asymmetric", "asymmetric_warp"  # the script's own job
+LEARNS_THE_SAME = "best", "async_envs", "numpy_acting"
+
+
 @pytest.mark.parametrize("path", IDEA)
 def test_both_versions_have_the_idea(path, tmp_path):
     """They agree to the last bit without flags; turned off it is as if there were no patch, and
-    turned on it is not."""
-    off = heading(path).get("Off", "").split()
-    for eager in representative(fits(path)):
-        change = edit(path, tmp_path / eager)
-        flags = [*SIZES, *heading(path).get("Flags", "").split(), *SHOWN.get(path.stem, [])]
-        runs = [
-            trained(name, flags, tmp_path / name, change)
-            for name in (eager, f"{eager}_torchcompile")
-        ]
-        assert_the_same(*map(curves, runs), *runs)
-        # what the script refuses
-        if path.stem in ("multidiscrete", "minigrid", "asymmetric", "asymmetric_warp"):
-            continue
-        plain = curves(trained(eager, SIZES, tmp_path / "plain" / eager, None))
-        same = curves(runs[0])["losses/value_loss"] == plain["losses/value_loss"]
-        assert same == (path.stem in ("best", "async_envs")), "what is learned is another"
-        if off:
-            without = curves(trained(eager, SIZES, tmp_path / "off" / eager, change, *off))
-            assert without == plain, "turned off"
+    turned on it is not, unless it changes nothing that is learned."""
+    eager = representative(path)
+    change = edit(path, tmp_path / eager)
+    flags = [*SIZES, *heading(path).get("Flags", "").split(), *SHOWN.get(path.stem, [])]
+    runs = [
+        trained(name, flags, tmp_path / name, change) for name in (eager, f"{eager}_torchcompile")
+    ]
+    assert_the_same(*map(curves, runs), *runs)
+    if path.stem in REFUSES:
+        return
+    plain = curves(trained(eager, SIZES, tmp_path / "plain", None))
+    assert (curves(runs[0]) == plain) == (path.stem in LEARNS_THE_SAME)
+    if off := heading(path).get("Off", "").split():
+        assert curves(trained(eager, SIZES, tmp_path / "off", change, *off)) == plain
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idea", ["spo", "rpo", "separate_clip", "categorical", "multidiscrete"])
-def test_an_idea_is_compiled(idea, tmp_path):
-    """Where it changes what is compiled, in one script: the losses of the eager version, but for
-    rounding."""
+@pytest.mark.parametrize("idea", ["categorical", "multidiscrete", "normalize", "rpo"])
+def test_an_idea_is_compiled(idea, tmp_path, monkeypatch):
+    """Where it changes what is traced: the losses of the eager version, but for rounding. No C++ is
+    written: that is PyTorch's own."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     path = IDEAS / f"{idea}.patch"
-    eager = representative(fits(path))[-1]
-    change = edit(path, tmp_path)
-    flags = [*SIZES, *heading(path).get("Flags", "").split(), *SHOWN.get(path.stem, [])]
+    eager, change = representative(path), edit(path, tmp_path)
+    flags = [*SIZES, *SHOWN.get(path.stem, [])]
     one = trained(eager, flags, tmp_path / "eager", change)
     two = trained(f"{eager}_torchcompile", flags, tmp_path / "fast", change, "--compile")
     assert two.mode == "compile"
     assert_close(curves(one), curves(two), 2, 10 * VECTORS)
 
 
-@pytest.mark.parametrize("name", ["ppo_rnd", "ppo_rnd_torchcompile"])
-def test_a_bonus_at_first_visits_alone(name, tmp_path, capsys):
+def test_a_bonus_at_first_visits_alone(tmp_path, capsys):
     """Of a rollout with several episodes: what was met in this one before earns none."""
-    change = edit(IDEAS / "first_visits.patch", tmp_path)
+    name, change = "ppo_rnd", edit(IDEAS / "first_visits.patch", tmp_path)
     gym.register("Lock7-v0", lock.Lock, max_episode_steps=7, kwargs={"size": 3})
     flags = ["--env-id", "Lock7-v0", "--num-envs", 3, "--num-steps", 40, "--total-timesteps", 120]
     flags += ["--num-iterations-obs-norm-init", 1]
@@ -162,7 +169,8 @@ def test_a_bonus_at_first_visits_alone(name, tmp_path, capsys):
     plain = run_main(name, *flags, "--no-first-visits", runs_dir=tmp_path / "plain", edit=change)
     assert (plain.bonus > 0).sum() == plain.valid.sum()
     raw = run_main(name, *flags, "--no-norm-obs", runs_dir=tmp_path / "raw", edit=change)
-    assert torch.equal(raw.storage["next_obs"][:40], raw.storage["obs"][1:])
+    obs = raw.storage["obs"]
+    assert torch.equal(raw.agent.obs_rms(obs), obs) and not torch.equal(run.agent.obs_rms(obs), obs)
     counted = run_main(name, *flags, "--visit-counts", runs_dir=tmp_path / "counts", edit=change)
     assert (counted.bonus > 0).tolist() == (run.bonus > 0).tolist()
     obs, times = counted.storage["obs"].numpy(), {}
@@ -194,7 +202,7 @@ def test_the_critic_alone_sees_what_no_sensor_measures(idea, env_id, of, sizes, 
     seen = run.agent.seen
     assert obs.shape[1] == sum(sizes) and seen == sizes[0]
     probs, value = run.agent(obs)
-    (of_policy,) = torch.autograd.grad(probs.base_dist.loc.sum(), obs)
+    (of_policy,) = torch.autograd.grad(probs.mean.sum(), obs)
     (of_critic,) = torch.autograd.grad(value.sum(), obs)
     for found, mine, others in (
         (of_policy, slice(seen), slice(seen, None)),
@@ -217,11 +225,118 @@ def test_the_best_policy_is_kept(tmp_path):
     more = ["--resume", run.run_dir, "--total-timesteps", 2048]
     again = run_main("ppo", *more, runs_dir="unused", edit=change)
     assert again.best == 1e3 > again.mean_return, "what is worse replaces nothing"
-    assert torch.load(f"{run.run_dir}/best/checkpoint.pt", weights_only=True)["best"] == run.best
+    best = Path(run.run_dir, "best/checkpoint.pt")
+    assert torch.load(best, weights_only=True)["best"] == run.best
+    before = best.read_bytes()
+    more = ["--resume", f"{run.run_dir}/best/", "--total-timesteps", 2048]
+    other = run_main("ppo", *more, runs_dir=tmp_path / "runs", edit=change)
+    assert best.read_bytes() == before and not Path(other.run_dir).is_relative_to(run.run_dir)
+    assert other.first_iteration == kept["global_step"] // 16 + 1 and other.best >= run.best
+
+
+class Odd(gym.Env):
+    """Does what its name says, or gives that, in its fifth step."""
+
+    action_space = gym.spaces.Discrete(2)
+    main = os.getpid()
+
+    def __init__(self, what="", gives=None, space=None):
+        self.what, self.gives, self.t, self.started = what, gives, 0, []
+        self.observation_space = space or gym.spaces.Box(-1.0, 1.0, (3,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.what == "starts" and not self.started:
+            self.started = [multiprocessing.get_context("fork").Process(target=signal.pause)]
+            self.started[0].start()
+            self.started += [subprocess.Popen(["sleep", "1000"])]
+        if self.what == "resets" and os.getpid() != self.main:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype), {}
+
+    def step(self, action):
+        self.t += 1
+        obs, info = np.zeros(self.observation_space.shape, self.observation_space.dtype), {}
+        if self.t == 5 and self.gives is not None:
+            obs = self.gives
+        if self.t == 5 and self.what == "lock":
+            info = {"lock": threading.Lock()}
+        if self.t == 5 and self.what == "raises":
+            error = ZeroDivisionError("two\nlines")
+            error.lock = threading.Lock()  # nothing that can be pickled
+            raise error
+        if self.t == 5 and self.what == "dies" and os.getpid() != self.main:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.what == "threads" and os.getpid() != self.main:
+            assert torch.get_num_threads() == 1, "two would wait for a thread that was not forked"
+        return obs, 1.0, False, self.t % 7 == 0, info
+
+    def close(self):
+        for process in self.started:  # would wait for ever if they heard no SIGTERM
+            process.terminate()
+            getattr(process, "join", getattr(process, "wait", None))()
+
+
+IMAGE = gym.spaces.Box(0, 255, (12, 12, 1), np.uint8)
+LIES = {  # what an environment gives, and what its space is where it is no vector of three
+    "shape": (np.zeros(4, np.float32), None),
+    "number": (np.float32(1.0), None),
+    "floats": (np.full(IMAGE.shape, 0.5), IMAGE),
+    "int64": (np.full(IMAGE.shape, 300), IMAGE),
+}
+for name, given in LIES.items():
+    gym.register(f"Odd-{name}-v0", partial(Odd, name, *given))
+for name in ("lock", "raises", "dies", "resets", "starts", "threads"):
+    gym.register(f"Odd-{name}-v0", partial(Odd, name))
+
+
+def odd(what, folder, *flags, script="ppo"):
+    change = edit(IDEAS / "async_envs.patch", folder)
+    flags = [*TINY, "--env-id", f"Odd-{what}-v0", *flags]
+    return run_main(script, *flags, runs_dir=folder / f"runs{len(flags)}", edit=change)
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_what_is_not_of_the_space_is_refused_apart_too(what, tmp_path):
+    """With the words that it is refused with in one process."""
+    script = "ppo" if LIES[what][1] is None else "ppo_pixels"
+    errors = []
+    for flags in ([], ["--async-envs"]):
+        with pytest.raises((TypeError, ValueError)) as error:
+            odd(what, tmp_path, *flags, script=script)
+        errors.append(repr(error.value))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # how Gymnasium shows the traceback
+@pytest.mark.parametrize(
+    ("what", "kind", "said"),
+    [
+        ("raises", RuntimeError, "ZeroDivisionError: two\nlines"),
+        ("lock", RuntimeError, "TypeError: cannot pickle '_thread.lock' object"),
+        ("dies", SystemExit, "\na process of the environments died (signal 9)"),
+        ("resets", SystemExit, "\na process of the environments died (signal 9)"),
+    ],
+)
+def test_what_ends_an_environment_apart_is_said(what, kind, said, tmp_path):
+    with pytest.raises(kind) as error:
+        odd(what, tmp_path, "--async-envs")
+    assert str(error.value) == said
+
+
+def test_an_environment_apart_has_a_thread_and_may_start_processes(tmp_path):
+    """Those hear that they are to end."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        odd("threads", tmp_path, "--async-envs")
+    finally:
+        torch.set_num_threads(threads)
+    assert odd("starts", tmp_path, "--async-envs").summary["complete"]
 
 
 SLOW = """
-import os, signal, time
+import os, time
 import gymnasium as gym
 
 class Slow(gym.Wrapper):
@@ -251,8 +366,16 @@ def runs(pid):
         return False
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_torchcompile"])
-@pytest.mark.parametrize("how", ["to all", "to main", "crash", "kill"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("ppo", "interrupt all"),
+        ("ppo_torchcompile", "terminate all"),
+        ("ppo_torchcompile", "terminate main"),
+        ("ppo", "crash"),
+        ("ppo_torchcompile", "kill main"),
+    ],
+)
 def test_environments_apart_end_in_order(name, how, tmp_path):
     """Real processes. A signal to the whole group, as by Ctrl+C or a scheduler, and one to main
     alone both leave a checkpoint and a summary; a crash ends; and none leaves a process behind."""
@@ -279,16 +402,15 @@ def test_environments_apart_end_in_order(name, how, tmp_path):
         if how != "crash":
             time.sleep(0.5)
             assert len(alive(tmp_path, {main.pid})) == 3
-        if how == "to all":
-            os.killpg(main.pid, signal.SIGINT)
-        if how == "to main":
-            main.send_signal(signal.SIGTERM)
-        if how == "kill":
-            main.kill()
+        word, _, whom = how.partition(" ")
+        numbers = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+        if whom:
+            (os.killpg if whom == "all" else os.kill)(main.pid, numbers[word])
         _, err = main.communicate(timeout=60)
-        status = {"to all": 130, "to main": 143, "crash": 1, "kill": -9}[how]
+        status = {"interrupt": 130, "terminate": 143, "crash": 1, "kill": -9}[word]
         assert main.returncode == status, err
-        if how in ("to all", "to main"):
+        assert (word == "crash") == ("Traceback" in err) and "ignored" not in err
+        if word in ("interrupt", "terminate"):
             (summary,) = tmp_path.glob("runs/*/summary.json")
             assert json.loads(summary.read_text())["complete"] is False
         until = time.time() + 20
@@ -312,6 +434,29 @@ def test_the_rate_follows_the_kl_divergence(tmp_path):
         rate = one.optimizer.param_groups[0]["lr"].item()
         assert rate > 2e-4, "slow, so that it rises by 1.5 an epoch"
         assert one.lrnow == rate
+
+
+def test_numpy_draws_what_pytorch_would(tmp_path):
+    """From the same noise, after updates, which the arrays share with the weights."""
+    change = edit(IDEAS / "numpy_acting.patch", tmp_path)
+    run = run_main("ppo", *TINY, runs_dir=tmp_path / "runs", edit=change)
+    obs, actions = torch.randn(64, 4), []
+    for act in (run.act, load("ppo").act):
+        torch.manual_seed(1)
+        actions.append(act(run.agent, obs))
+    assert torch.equal(*actions) and 0 < actions[0].sum() < 64
+
+
+def test_masks_are_not_normalised(tmp_path):
+    """By the patch, which gives Agent the statistics of what stands before them."""
+    change = edit(IDEAS / "normalize.patch", tmp_path)
+    run = run_main("ppo_masked", *TINY, runs_dir=tmp_path / "runs", edit=change)
+    size, actions = run.agent.sizes
+    obs = run.storage["obs"][: run.T, :, :size]
+    assert run.agent.obs_rms.mean.shape == (size,) and run.agent.obs_rms is run.agent.actor[0]
+    assert not torch.equal(run.agent.obs_rms(obs), obs)
+    masks = run.storage["obs"][..., size:]
+    assert masks.shape[-1] == actions and {*masks.unique().tolist()} == {0.0, 1.0}
 
 
 def test_an_idea_is_refused_where_it_makes_no_sense(tmp_path, monkeypatch, capsys):

@@ -111,24 +111,21 @@ frames = info["episode_frame_number"]
     "many": """
 envs = make_envs(args, seeds)
 next_obs, _ = envs.reset()
-obs_rms.update(next_obs)
-obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
+obs[T] = torch.from_numpy(next_obs)
 discounted[:] = 0
 restarts += iteration - first_iteration
 first_iteration = iteration
 """,
     "continuous": """
 next_obs, _ = envs.reset(seed=seeds.tolist())
-obs_rms.update(next_obs)
-obs[T] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))
+obs[T] = torch.from_numpy(next_obs)
 discounted[:] = 0
 """,
     "warp": """
 envs = make_envs(args, device)
 next_obs = envs.reset()
 envs.elapsed.copy_(torch.arange(N) * envs.max_episode_steps // N)
-obs_rms.update(next_obs)
-obs[T] = obs_rms.scale(next_obs - obs_rms.mean)
+obs[T] = next_obs
 signals.zero_()
 signals[4, T] = torch.nan
 """,
@@ -138,11 +135,6 @@ next_obs, _ = envs.reset()
 obs[T] = torch.from_numpy(next_obs)
 restarts += iteration - first_iteration
 first_iteration = iteration
-""",
-    "masked": """
-next_obs, info = envs.reset(seed=seeds.tolist())
-obs[T] = torch.from_numpy(next_obs)
-masks[T] = action_masks(envs, info)
 """,
     "together": """
 next_obs, absent = envs.reset(seed=seeds.tolist())
@@ -160,9 +152,10 @@ def new_games(name, iteration):
     """An edit: new games from there on, as a run that goes on has them."""
     nothing_yet = "dones[T] = 0\nrunning_returns[:] = 0\nrunning_lengths[:] = 0\n"
     nothing_yet += "lstm_state[:] = 0\n" if "lstm" in name else ""
-    nothing_yet += "ages[T] = 0\n" if "trxl" in name else ""
+    nothing_yet += "window[:] = 0\nages[:] = 0\n" if "trxl" in name else ""
     nothing_yet += SEEDS
-    lines = ("" if task(name) == "warp" else nothing_yet) + NEW_GAMES[task(name)]
+    games = NEW_GAMES["" if task(name) == "masked" else task(name)]
+    lines = ("" if task(name) == "warp" else nothing_yet) + games
     lines = lines.strip().splitlines()
     block = "\n".join(f"    {line}" for line in lines if line)
     return insert("# Rollout", f"if iteration == {iteration}:\n{block}")
@@ -240,7 +233,10 @@ def test_a_run_of_another_script_is_left(name, other, tmp_path):
     more = ["--resume", run_dir, "--total-timesteps", 64]
     with pytest.raises(SystemExit) as ended:
         run_main(other, *more, runs_dir="unused")
-    assert ended.value.code == f"{run_dir} is a run of {name}, not of {load(other).FORMAT}"
+    assert (
+        ended.value.code
+        == f"{run_dir} is a run of {load(name).FORMAT}, not of {load(other).FORMAT}"
+    )
     assert {path.name: path.read_bytes() for path in run_dir.iterdir()} == before
     run = run_main(f"{name}_torchcompile", *more, runs_dir="unused")
     assert (
@@ -370,7 +366,7 @@ def test_a_signal_before_there_is_anything_to_save(signum, tmp_path):
     process.send_signal(signum)
     assert process.wait(5) == -signum
     (run_dir,) = (tmp_path / "runs").iterdir()
-    assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events", "script"}
+    assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events"}
 
 
 @pytest.mark.slow

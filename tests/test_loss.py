@@ -1,6 +1,7 @@
-"""ppo_loss: autoreset steps weigh nothing, and the clipping is the paper's.
+"""ppo_loss: autoreset steps weigh nothing, and the clipping is the paper's; what it is made of,
+distributions and running statistics.
 
-Of ppo.py: what is tested here has one text in all files (test_pair), but what gives gradients.
+Of one script: what is tested here has one text in all files (test_pair), but what gives gradients.
 """
 
 import math
@@ -8,9 +9,10 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import IN_TURN, TINY, agent, load, memory, random_storage, run_main, scalars
+from helpers import IN_TURN, TINY, agent, batch_of, load, memory, random_storage, run_main, scalars
 
 import torch
+from torch.distributions import Categorical, Independent, Normal
 
 module = load("ppo")
 FIELDS = ("logprobs", "values", "advantages", "returns", "valid")
@@ -70,7 +72,7 @@ def test_no_valid_row_is_harmless():
 @pytest.mark.parametrize("name", IN_TURN)
 def test_poisoned_autoreset_steps_change_no_bit(name):
     """Observations, actions, rewards and values of autoreset steps, through advantages to
-    gradients; an LSTM, which starts anew after them, reads their observations."""
+    gradients."""
     module = load(name)
     args = module.Args()
 
@@ -82,11 +84,10 @@ def test_poisoned_autoreset_steps_change_no_bit(name):
         # a truncation bootstraps from its autoreset step, whose value is then no poison: terminate
         terminations = dones
         if poisoned:
-            storage["obs"][rows] = storage["obs"][rows] if "lstm" in name else 100
             storage["actions"][rows] = 1
             storage["values"][rows] = 1e6
             if "rnd" in name:
-                storage["int_returns"][rows], storage["next_obs"][rows] = 1e6, 100
+                storage["int_returns"][rows] = 1e6
             rewards[rows[:-1]] = -1e6
         values = storage["values"].double().numpy()
         advantages = module.compute_gae(rewards, dones, terminations, values, 0.99, 0.95)
@@ -100,15 +101,57 @@ def test_poisoned_autoreset_steps_change_no_bit(name):
             storage["weights"][:-1] = valid / valid.sum()
         torch.manual_seed(0)
         network = agent(name)
-        batch, mb_inds = {key: field[:-1] for key, field in storage.items()}, torch.arange(4)
-        if "lstm" not in name:
-            batch, mb_inds = {k: rows.flatten(0, 1) for k, rows in batch.items()}, torch.arange(32)
+        batch = {key: field.clone() for key, field in batch_of(name, storage).items()}
         assert 0 < batch["valid"].sum() < 32
-        losses = module.compute_gradients(network, batch, *memory(name, 8, 4)[1], args, mb_inds)
+        for key in batch.keys() & {"obs", "next_obs"} if poisoned else ():
+            batch[key][batch["valid"] == 0] = 100
+        mb_inds = torch.arange(4 if "lstm" in name else 32)
+        state = memory(name, network, 4)
+        losses = module.compute_gradients(network, batch, *state, args, mb_inds)
         return [losses, *(p.grad for p in network.parameters() if p.requires_grad)]
 
     for clean, poisoned in zip(gradients(False), gradients(True), strict=True):
         assert torch.equal(clean, poisoned) and clean.isfinite().all()
+
+
+def test_distributions_are_pytorchs():
+    """Log-probabilities, entropies and modes of torch.distributions, and for a seed its draws."""
+    torch.manual_seed(1)
+    logits, mean, std = torch.randn(9, 4, 5), torch.randn(9, 4, 3), torch.rand(1, 3) + 0.5
+    pairs = [
+        (module.Categorical(logits), Categorical(logits=logits)),
+        (load("ppo_continuous_action").Gaussian(mean, std), Independent(Normal(mean, std), 1)),
+    ]
+    for ours, theirs in pairs:
+        samples = []
+        for probs in (ours, theirs):
+            torch.manual_seed(0)
+            samples.append(probs.sample())
+        torch.testing.assert_close(*samples)
+        for action in (samples[0], samples[0].roll(1, 0)):
+            torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
+        torch.testing.assert_close(ours.entropy(), theirs.entropy())
+        torch.testing.assert_close(ours.mode(), theirs.mode)
+
+
+def test_statistics_are_those_of_all_rows():
+    """That are valid, in several parts, one of which has none; then what they scale."""
+    torch.manual_seed(1)
+    rms, rows = load("ppo_continuous_action").RunningMeanStd(3), torch.randn(6, 8, 4, 3).double()
+    rows = rows * torch.tensor([1.0, 20.0, 0.1]) + torch.tensor([0.0, -50.0, 3.0])
+    valid = torch.rand(6, 8, 4) < 0.7
+    valid[2] = False
+    rows[~valid] = 1e6
+    for part, weigh in zip(rows, valid, strict=True):
+        rms.update(part.float(), weigh.float())
+    seen = rows[valid]
+    torch.testing.assert_close(rms.mean, seen.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rms.var, seen.var(0, correction=0), rtol=1e-4, atol=1e-5)
+    assert rms.count.item() == pytest.approx(len(seen) + 1e-4)
+    scaled = rms(seen.float())
+    assert scaled.dtype == torch.float32 and scaled.mean().abs() < 1e-3
+    torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(3), rtol=1e-3, atol=0)
+    assert rms(torch.tensor([1e6, -1e6, torch.inf])).tolist() == [10, -10, 10]
 
 
 CLIPPED_POLICY = [  # ratio, advantage, policy loss and d loss / d log-probability, clip_coef 0.1

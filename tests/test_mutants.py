@@ -8,6 +8,7 @@ from test_reference import (
     FAST_JOBS,
     check,
     check_first_weights,
+    check_order,
     check_resumed,
     check_speed,
     first_iteration,
@@ -71,8 +72,11 @@ ROLLOUT = [
     ("flags of the row after, of the rollout before", "valid[step] = dones[step] ==",
      "valid[step] = dones[step + 1] =="),
     ("all rows are transitions", "valid[step] = dones[step] == 0", "valid[step] = True"),
-    ("a stale policy", "action = act(agent,",
-     "action = act(globals().setdefault('stale', __import__('copy').deepcopy(agent)),"),
+    ("a stale policy", "= act(agent, obs[step])",
+     "= act(globals().setdefault('stale', __import__('copy').deepcopy(agent)), obs[step])"),
+    ("an observation late", "= act(agent, obs[step])", "= act(agent, obs[max(step - 1, 0)])"),
+    ("another environment's observation", "= act(agent, obs[step])",
+     "= act(agent, obs[step].roll(1, 0))"),
     ("steps are not rows", "global_step += N", "global_step += 1"),
     ("lengths with autoreset steps", "running_lengths += valid[step]", "running_lengths += 1"),
 ]  # fmt: skip
@@ -133,68 +137,117 @@ VECTOR = [
      "        obs[0] = obs[T]\n        torch.manual_seed(1)\n"),
     ("weights decay", "optim.Adam(", "optim.AdamW("),
 ]  # fmt: skip
-SAMPLE = "probs.sample()"
-OUR_NORMAL = "probs.mean + probs.stddev * torch.randn(probs.mean.shape, generator="
-COUNTED_HERE = "            obs_rms.update(next_obs)\n"
-CLEANED_HERE = """\
-            if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
-                next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
-"""
-SCALED_HERE = """\
-            obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))  # sync
-"""
+DRAWN = "self.mean + self.std * torch.randn_like(self.mean)"
+SAME = "torch.Generator().manual_seed(1)"
+NORMAL = [
+    ("acts by the mean", DRAWN, "0 * torch.randn_like(self.mean) + self.mean"),
+    ("acts without its deviation", DRAWN, DRAWN.replace("self.std * ", "")),
+    ("acts by its variance", DRAWN, DRAWN.replace("self.std", "self.std.square()")),
+    ("one noise for all steps", DRAWN,
+     f"self.mean + self.std * torch.randn(self.mean.shape, generator={SAME})"),
+    ("one noise for all environments", DRAWN, f"{DRAWN}[:1]"),
+    ("uniform noise", DRAWN,
+     "self.mean + self.std * torch.empty_like(self.mean).uniform_(-1.7, 1.7)"),
+    ("distance without its deviation", "(action - self.mean) / self.std", "action - self.mean"),
+    ("the square not halved", "-0.5 * z.square()", "-z.square()"),
+    ("a density as high at any width", "z.square() - self.std.log()", "z.square()"),
+    ("a density without its constant", " - HALF_LOG_2PI).sum(-1)", ").sum(-1)"),
+    ("2 pi not under a root", "0.5 * math.log(2 * math.pi)", "math.log(2 * math.pi)"),
+    ("log-density averaged", "- HALF_LOG_2PI).sum(-1)", "- HALF_LOG_2PI).mean(-1)"),
+    ("entropy without its half", "(0.5 + HALF_LOG_2PI + self", "(HALF_LOG_2PI + self"),
+    ("entropy of the narrow", "HALF_LOG_2PI + self.std.log()", "HALF_LOG_2PI - self.std.log()"),
+    ("entropy averaged", "self.std.log()).sum(-1)", "self.std.log()).mean(-1)"),
+]  # fmt: skip
+WEIGHED = "        delta *= x - self.mean\n"
+MOVED = "        self.mean += delta.flatten(0, -2).sum(0) / total\n"
+STATISTICS = [  # running means and variances, as Agent has them
+    ("rows that are none move the mean", "weight = valid.unsqueeze(-1)",
+     "weight = torch.ones_like(valid).unsqueeze(-1)"),
+    ("rows that are none count", "self.count + valid.sum()", "self.count + valid.numel()"),
+    ("squares around the mean before", WEIGHED, "        delta = delta.square()\n"),
+    ("squares around the mean after", MOVED, MOVED + "        delta = (x - self.mean) * weight\n"),
+    ("the mean is not moved", MOVED, ""),
+    ("the mean of new rows alone", MOVED, MOVED.replace("total", "valid.sum()")),
+    ("unbiased", ".sum(0)) / total)", ".sum(0)) / (total - 1))"),
+    ("the variance of new rows alone", "(self.var * self.count + ", "("),
+    ("rows are not counted", "        self.count.copy_(total)\n", ""),
+    ("a heavy first row", "torch.tensor(1e-4,", "torch.tensor(1.0,"),
+    ("observations not centred", "((x - self.mean) * (self.var", "(x * (self.var"),
+    ("over the variance", ".rsqrt()", ".reciprocal()"),
+    ("deviation for its inverse", ".rsqrt()", ".sqrt()"),
+    ("clipped at 5", "rsqrt()).clamp(-10.0, 10.0)", "rsqrt()).clamp(-5.0, 5.0)"),
+    ("not clipped", "rsqrt()).clamp(-10.0, 10.0)", "rsqrt())"),
+]  # fmt: skip
+COUNTED = '        agent.obs_rms.update(obs[:T], storage["valid"][:T])\n'
+NOT_YET = f"        # Log\n{COUNTED}"
+SEEN = [  # when main counts what was seen, and who sees it so
+    ("the actor sees raw observations", "_mean(self.obs_rms(obs))", "_mean(obs)"),
+    ("the critic sees raw observations", "critic(self.obs_rms(obs))", "critic(obs)"),
+    ("the first moments for all", COUNTED, ""),
+    ("counted twice", COUNTED, COUNTED + COUNTED),
+    ("counted once in all", COUNTED, f"        if iteration == 1:\n    {COUNTED}"),
+    ("counted after the pass", COUNTED + "        with torch", "        with torch",
+     "        values = storage", f"{COUNTED}        values = storage"),
+    ("counted after learning", COUNTED, "", "        # Log\n", NOT_YET),
+    ("counted as they are seen", COUNTED, "", "            actions[step] = action\n",
+     "            actions[step] = action\n"
+     "            agent.obs_rms.update(obs[step], torch.from_numpy(dones[step] == 0))\n"),
+    ("autoreset steps are counted", COUNTED,
+     COUNTED.replace('storage["valid"][:T]', "torch.ones(T, N)")),
+    ("the row after is counted", COUNTED, COUNTED.replace("obs[:T]", "obs[1:]")),
+    ("the last observation is counted, too", COUNTED,
+     "        agent.obs_rms.update(obs, torch.cat([storage['valid'][:T], torch.ones(1, N)]))\n"),
+]  # fmt: skip
+CLIP = "return gym.wrappers.vector.TransformAction(envs, clip)"
+SUMMED = "torch.from_numpy(discounted[:, None])"
 CONTINUOUS = [
-    ("acts by the mean", SAMPLE, "probs.mean"),
-    ("acts without its deviation", SAMPLE, "probs.mean + torch.randn_like(probs.mean)"),
-    ("one noise for all steps", SAMPLE, f"{OUR_NORMAL}torch.Generator().manual_seed(1))"),
-    ("uniform noise", SAMPLE,
-     "probs.mean + probs.stddev * torch.empty_like(probs.mean).uniform_(-1.7, 1.7)"),
+    *NORMAL,
+    *STATISTICS,
+    *SEEN,
     ("log-probability of the clipped action", 'log_prob(storage["actions"])',
      'log_prob(storage["actions"].clamp(-1, 1))'),
-    ("log-probability averaged", 'log_prob(storage["actions"])',
-     'log_prob(storage["actions"]) / 3'),
     ("clipped actions are stored", "actions[step] = action\n",
      "actions[step] = action.clamp(-1, 1)\n"),
-    ("unclipped actions are sent", "envs.step(clipped)", "envs.step(action.numpy())"),
-    ("entropy averaged", "probs.entropy()", "probs.entropy() / 3"),
+    ("unclipped actions are sent", CLIP, "return envs"),
+    ("clipped below alone", "a_max=space.high)", "a_max=None)"),
     ("new log-probability averaged", 'probs.log_prob(mb["actions"])',
      'probs.log_prob(mb["actions"]) / 3'),
-    ("raw observations", "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))",
-     "obs[step + 1] = torch.from_numpy(next_obs)"),
-    ("observations not centred", "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs -",
-     "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - 0 *"),
-    ("the first moments for all", COUNTED_HERE, ""),
-    ("scaled by the moments before", COUNTED_HERE + CLEANED_HERE + SCALED_HERE,
-     CLEANED_HERE + SCALED_HERE + COUNTED_HERE),
-    ("a diverged end is counted as zeros", COUNTED_HERE + CLEANED_HERE,
-     CLEANED_HERE + COUNTED_HERE),
-    ("rewards centred", "return_rms.scale(reward)", "return_rms.scale(reward - return_rms.mean)"),
-    ("raw rewards", "return_rms.scale(reward)", "reward"),
+    ("rewards centred", "np.clip(reward / ", "np.clip((reward - return_rms.mean.item()) / "),
+    ("raw rewards", "np.clip(reward / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)",
+     "reward"),
+    ("rewards over the variance", "(return_rms.var.item() + 1e-8) ** 0.5",
+     "(return_rms.var.item() + 1e-8)"),
+    ("rewards clipped at 5", "** 0.5, -10.0, 10.0)", "** 0.5, -5.0, 5.0)"),
     ("sums go on after a fall", "args.gamma * ~terminated + reward", "args.gamma + reward"),
     ("sums start anew after a time limit", "args.gamma * ~terminated",
      "args.gamma * ~(terminated | truncated)"),
-    ("sums of autoreset steps count", "return_rms.update(discounted[valid[step]])",
-     "return_rms.update(discounted)"),
+    ("sums of autoreset steps count", f"{SUMMED}, torch.from_numpy(valid[step])",
+     f"{SUMMED}, torch.ones(N)"),
     ("sums change in autoreset steps", "np.where(valid[step], sums, discounted)", "sums"),
-    ("sum of squares", "delta * (x - self.mean)", "delta * delta"),
-    ("a heavy first row", "count=1e-4", "count=1.0"),
-    ("clipped at 5", "-10.0), 10.0)", "-5.0), 5.0)"),
-    ("inf enters the moments", "        x = x[np.isfinite(x).all(tuple(range(1, x.ndim)))]\n", ""),
-    ("rows with one finite entry", ".all(tuple(", ".any(tuple("),
-    ("a row with inf stops the moments", "x[np.isfinite(x).all(tuple(range(1, x.ndim)))]",
-     "x[:len(x) * np.isfinite(x).all()]"),
     ("nan at an end is learned from", "if terminated.any():", "if False:"),
     ("inf at an end is a large number", ", posinf=0.0, neginf=0.0", ""),
     ("scaled returns are logged", "running_returns += reward *",
      "running_returns += rewards[step] *"),
 ]  # fmt: skip
-OUR_CLOCKS = "torch.empty_like(probs.probs).exponential_("
+CLOCKS = "torch.empty_like(self.logits).exponential_()"
+FIRST = "(self.logits - noise.log())"
+OF_ACTION = "self.logits.gather(-1, action.unsqueeze(-1)).squeeze(-1)"
 CATEGORICAL = [
-    ("greedy", SAMPLE, "probs.probs.argmax(-1)"),
-    ("product for quotient", SAMPLE, f"(probs.probs * {OUR_CLOCKS})).argmax(-1)"),
-    ("one noise for all steps", SAMPLE,
-     f"(probs.probs / {OUR_CLOCKS}generator=torch.Generator().manual_seed(1))).argmax(-1)"),
-    ("uniform noise", SAMPLE, "(probs.probs / torch.rand_like(probs.probs)).argmax(-1)"),
+    ("greedy", FIRST, "(self.logits - 0 * noise.log())"),
+    ("product for quotient", FIRST, FIRST.replace("-", "+")),
+    ("noise without its logarithm", FIRST, FIRST.replace(".log()", "")),
+    ("one noise for all environments", FIRST, FIRST.replace("noise", "noise[:1]")),
+    ("one noise for all steps", CLOCKS, CLOCKS.replace("()", f"(generator={SAME})")),
+    ("uniform noise", CLOCKS, "torch.rand_like(self.logits)"),
+    ("weights for probabilities", "logits.log_softmax(-1)", "logits"),
+    ("normalised over environments", "logits.log_softmax(-1)", "logits.log_softmax(0)"),
+    ("log-probability of the likeliest", OF_ACTION, "self.logits.max(-1).values"),
+    ("probability for its logarithm", OF_ACTION, f"{OF_ACTION}.exp()"),
+    ("entropy of the certain", "return -(self.logits.exp()", "return (self.logits.exp()"),
+    ("entropy averaged", "self.logits.exp() * self.logits).sum(-1)",
+     "self.logits.exp() * self.logits).mean(-1)"),
+    ("entropy of equal actions", "-(self.logits.exp() * self.logits).sum(-1)",
+     "-self.logits.mean(-1)"),
     ("new log-probability of another action", 'probs.log_prob(mb["actions"])',
      'probs.log_prob(1 - (mb["actions"] > 0).long())'),
     ("entropy over all rows", "masked_mean(entropy, valid)", "entropy.mean()"),
@@ -203,9 +256,10 @@ ATARI = [
     ("no clipping of gradients", "args.max_grad_norm, foreach", "float('inf'), foreach"),
     ("log-probability of another action", "probs.log_prob(action)",
      "probs.log_prob(action.roll(1))"),
-    ("values of another game", 'row["values"][:] = value', 'row["values"][:] = value.roll(1)'),
-    ("another game's actions are stored", 'row["actions"][:] = action',
-     'row["actions"][:] = action.roll(1)'),
+    ("values of another game", '["values"][step] = value', '["values"][step] = value.roll(1)'),
+    ("another game's actions are stored", '["actions"][step] = action',
+     '["actions"][step] = action.roll(1)'),
+    ("log-probabilities a row late", '["logprobs"][step] =', '["logprobs"][step - 1] ='),
     ("rewards not clipped", '"reward_clip": True', '"reward_clip": False'),
     ("lives are no episodes", '"episodic_life": True', '"episodic_life": False'),
     ("seeds that overlap", '"seed": seeds.tolist()', '"seed": [args.seed + i for i in range(4)]'),
@@ -242,11 +296,7 @@ MANY = [
     ("a start too few", "-(-envs.spec.config.max_episode_steps // T)",
      "envs.spec.config.max_episode_steps // T"),
     ("--no-stagger is ignored", "args.stagger * (np", "(np"),
-    ("a game goes on unseen", "torch.from_numpy(obs_rms.scale(first_obs - obs_rms.mean)).to(obs)",
-     "obs[T, anew]"),
-    ("raw first observations", "obs_rms.scale(first_obs - obs_rms.mean)", "first_obs"),
-    ("first observations are counted", "            obs[0, anew] =",
-     "            obs_rms.update(first_obs)\n            obs[0, anew] ="),
+    ("a game goes on unseen", "torch.from_numpy(first_obs).to(obs)", "obs[T, anew]"),
     ("ends of the games before", "dones[0, anew] = running_returns", "running_returns"),
     ("returns of cut games", "running_returns[anew] = running_lengths", "running_lengths"),
     ("lengths of cut games", "= running_lengths[anew] = 0", "= 0"),
@@ -261,29 +311,41 @@ IMAGES = [
      "obs[step + 1] = obs[0]"),
     ("the last value is stale", "agent(obs[T])  # from which", "agent(obs[T - 1])  # from which"),
 ]  # fmt: skip
-SMALL = [("a game goes on unseen", "torch.from_numpy(first_obs).to(obs)", "obs[T, anew]")]
-ZEROED = "            h, c = h * keep, c * keep\n"
-CELL = """            i, f, g, o = (row + self.from_h(h)).chunk(4, dim=1)  # (E, H) each
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            hidden.append(h)
-"""
+SMALL = [MANY[4]]
 KEPT = "        initial_lstm_state[:] = lstm_state\n"
-ACTED = "            action, lstm_state = act(agent, row, lstm_state)\n"
+ACTED = """            action, logprob, value, lstm_state = act(
+                agent, obs[step], storage["dones"][step], lstm_state
+            )
+"""
 FLAGS = 'storage["dones"][step] = torch.from_numpy(dones[step])'
+BEFORE = "probs, value, lstm_state = agent(obs, lstm_state)"
+AT_LAST = "agent(obs[T], lstm_state)"
+WEIGHTS_OF_H = "self.from_x.weight, self.from_h.weight"
+SHUT = "value=-1e9)"
+LEARNED = 'initial_lstm_state[..., mb_inds, :], mb["dones"])'
 MEMORY = [
-    ("never zeroed", ZEROED, ""),
-    ("zeroed a row early", CELL + ZEROED, ZEROED + CELL),
+    ("never zeroed", "lstm_state * keep", "lstm_state"),
+    ("zeroed a row early", BEFORE,
+     BEFORE.replace("lstm_state)", "lstm_state * (1 - dones).unsqueeze(1))")),
     ("zeroed a row late", FLAGS, FLAGS.replace("(dones[step])", "(dones[step - 1])")),
-    ("half of it zeroed", "h, c = h * keep, c * keep", "c = c * keep"),
+    ("half of it zeroed", "lstm_state * keep",
+     "lstm_state * torch.stack([keep, torch.ones_like(keep)])"),
+    ("the actor's memory alone is zeroed", "lstm_state * keep",
+     "lstm_state * torch.stack([keep, torch.ones_like(keep)]).unsqueeze(1)"),
     ("zero at a rollout's start", KEPT, f"        lstm_state = 0 * lstm_state\n{KEPT}"),
     ("zero before learning", "initial_lstm_state[:] = lstm_state", "initial_lstm_state[:] = 0"),
-    ("not handed on", "action, lstm_state = act(", "action, _ = act("),
+    ("not handed on", "action, logprob, value, lstm_state = act(",
+     "action, logprob, value, _ = act("),
     ("advanced by the last value", '_, storage["values"][T], _ =',
      '_, storage["values"][T], lstm_state ='),
-    ("the last value has no memory", 'storage["dones"][T], lstm_state\n',
-     'storage["dones"][T], 0 * lstm_state\n'),
+    ("the last value has no memory", AT_LAST, AT_LAST.replace("lstm", "0 * lstm")),
     ("the last value is stale", '_, storage["values"][T], _ =', "_ ="),
+    ("the last value is told of ends", AT_LAST,
+     AT_LAST.replace(")", ", torch.from_numpy(dones[T]).float())")),
+    ("acting is told of ends", BEFORE, BEFORE.replace("lstm_state)", "lstm_state, dones)")),
+    ("learning is not told of ends", LEARNED, LEARNED.replace('mb["dones"]', '0 * mb["dones"]')),
+    ("learning is told of ends a row late", LEARNED,
+     LEARNED.replace('mb["dones"]', 'mb["dones"].roll(len(mb_inds))')),
     ("the first flags are stale", FLAGS, FLAGS.replace("[step] =", "[max(step, 1)] =")),
     ("learning starts a row late", ACTED,
      f"{ACTED}            if step == 0:\n                initial_lstm_state[:] = lstm_state\n"),
@@ -293,64 +355,110 @@ MEMORY = [
     ("rows out of order", "rows[:, mb_inds].flatten(0, 1)",
      "rows[:, mb_inds].transpose(0, 1).flatten(0, 1)"),
     ("rows backwards", "rows[:, mb_inds].flatten(0, 1)", "rows[:, mb_inds].flip(0).flatten(0, 1)"),
-    ("no gradient through time", "h, c = h * keep, c * keep",
-     "h, c = h.detach() * keep, c.detach() * keep"),
-    ("the forget gate's sign", "c = f.sigmoid()", "c = (-f).sigmoid()"),
-    ("h for c", "f.sigmoid() * c +", "f.sigmoid() * h +"),
-    ("gates in another order", "i, f, g, o =", "f, i, g, o ="),
+    ("ends open the gates", SHUT, "value=1e9)"),
+    ("ends are a hint", SHUT, "value=-1.0)"),
+    ("blind to ends", SHUT, "value=0.0)"),
+    ("h for c", "(h[None], c[None])", "(c[None], h[None])"),
+    ("h for c in acting", "x, (h, c), w_x", "x, (c, h), w_x"),
+    ("c for h in acting", "return h, torch.stack([h, c])", "return h, torch.stack([c, h])"),
+    ("what is kept is shown", "return h, torch.stack", "return c, torch.stack"),
+    ("gates in another order", "[w_x, *weights]", "[w_x.roll(self.hidden_size, 0), *weights]"),
+    ("the forget gate's sign", "[w_x, *weights]",
+     "[torch.cat([w[:64], -w[64:128], w[128:]]) for w in (w_x, *weights)]"),
+    ("acting's gates in another order", "(h, c), w_x,", "(h, c), w_x.roll(self.hidden_size, 0),"),
+    ("the memory's gates in another order", WEIGHTS_OF_H,
+     f"{WEIGHTS_OF_H}.roll(self.hidden_size, 0)"),
+    ("no gradient through the memory's weights", WEIGHTS_OF_H, f"{WEIGHTS_OF_H}.detach()"),
+    ("a bias without effect", "self.from_x.bias, self.from_h", "0 * self.from_x.bias, self.from_h"),
+    ("no gradient into what is read", "torch.cat([x, dones", "torch.cat([x.detach(), dones"),
+    ("the critic has the actor's memory", "(obs, lstm_state[1], dones)",
+     "(obs, lstm_state[0], dones)"),
+    ("one memory for both", "torch.stack([actor_state, critic_state])",
+     "torch.stack([actor_state, actor_state])"),
     ("a permutation of rows", "torch.randperm(N, device=device)", "(torch.randperm(T * N) % N)"),
     ("environments drawn with replacement", "torch.randperm(N, device=device)",
      "torch.randint(N, (N,))"),
     ("no shuffling", "torch.randperm(N, device=device)", "torch.arange(N)"),
     ("log-probabilities of other actions", "probs.log_prob(action)",
      "probs.log_prob(action.roll(1))"),
-    ("values of another environment", 'row["values"][:] = value',
-     'row["values"][:] = value.roll(1)'),
+    ("values of another environment", '["values"][step] = value',
+     '["values"][step] = value.roll(1)'),
 ]  # fmt: skip
 HIDDEN = [
     ("velocities are seen", "(1, 3) if", "(0, 2) if"),
     ("all rows weigh", 'storage["valid"][:T] = torch.from_numpy(valid)',
      'storage["valid"][:T] = 1'),
 ]  # fmt: skip
+MEMORY_SEEN = [  # statistics that acting does not know yet
+    ("raw observations", "        obs = self.obs_rms(obs)\n", ""),
+    SEEN[2],
+    SEEN[3],
+    SEEN[6],
+    *SEEN[8:],
+    (
+        "counted before the last value",
+        COUNTED,
+        "",
+        "        with torch.no_grad():  # the value",
+        f"        storage['valid'][:T] = torch.from_numpy(valid)\n{COUNTED}"
+        "        with torch.no_grad():  # the value",
+    ),
+]
 MEMORY_GAUSSIAN = [
     MEMORY[0],
-    *MEMORY[4:6],
-    MEMORY[8],
-    MEMORY[13],
+    *MEMORY[5:7],
+    MEMORY[9],
+    *MEMORY[12:14],
+    MEMORY[18],
+    *MEMORY_SEEN,
     ("the entries before are hidden", "env.observation_space.shape[0]), hide)",
      "env.observation_space.shape[0]), np.array(hide) - 1)"),
-    ("clipped actions are stored", 'row["actions"][:] = action',
-     'row["actions"][:] = action.clamp(-1, 1)'),
+    ("clipped actions are stored", '["actions"][step] = action',
+     '["actions"][step] = action.clamp(-1, 1)'),
+    ("unclipped actions are sent", CLIP, "return envs"),
     ("log-probabilities of the clipped actions", "probs.log_prob(action)",
      "probs.log_prob(action.clamp(-1, 1))"),
 ]  # fmt: skip
-AGES = "ages[step + 1] = (ages[step] + 1) * valid[step]"
+AGES = "(ages + 1) * (dones == 0)"
 OTHER = "lags > ages.unsqueeze(1)"
-CARRIED = "memory[:L] = memory[T : T + L].clone()"
-LAST = "agent(*row)"
-AT_LAST = 'agent(obs[T], storage["window"][T], storage["ages"][T])'
+CARRIED = "memory[:L] = window.transpose(0, 1)"
+WRITTEN = "memory[L + step] = window[:, -1]"
+LAST = "agent(obs[T], window, ages)"
+READ = "probs, value, added = agent(obs, window, ages)"
+ADDED = "torch.cat([window[:, 1:], added.unsqueeze(1)], dim=1)"
 ATTENTION = [
-    ("sees the episode before", AGES, AGES.replace(" * valid[step]", "")),
-    ("an end's last row sees nothing", AGES, AGES.replace("valid[step]", "(dones[step + 1] == 0)")),
+    ("sees the episode before", AGES, "ages + 1"),
+    ("an end's last row sees nothing", READ, READ.replace("ages)", "ages * (dones == 0))")),
+    ("ages are not counted", AGES, "ages * (dones == 0)"),
     ("sees the last row of the episode before", OTHER, f"{OTHER} + 1"),
     ("does not see the episode's first row", OTHER, "lags > (ages - 1).clamp(min=0).unsqueeze(1)"),
     ("sees all", OTHER, "lags > 99 + ages.unsqueeze(1)"),
-    ("ages are counted from a rollout's start", "ages[0] = ages[T]", "ages[0] = 0"),
-    ("the first ages are stale", "        ages[0] = ages[T]\n", ""),
-    ("windows a row late", "memory[:-1].unfold", "memory[1:].unfold"),
+    ("ages are counted from a rollout's start", f"        {CARRIED}\n",
+     f"        {CARRIED}\n        ages = 0 * ages\n        state = window, ages\n"),
+    ("the first ages are stale", '["ages"][step] = ages', '["ages"][max(step, 1)] = ages'),
+    ("ages of the row after", '            storage["ages"][step] = ages\n', "",
+     WRITTEN, f'{WRITTEN}\n            storage["ages"][step] = ages'),
+    ("windows a row late", f"            {WRITTEN}\n",
+     "            memory[(L + step + 1) % (L + T)] = window[:, -1]\n"),
     ("the rollout before is dropped", CARRIED, "memory[:L] = 0"),
     ("the rollout before that", f"        {CARRIED}\n", ""),
-    ("carried a row late", CARRIED, CARRIED.replace("[T : T + L]", "[T - 1 : T + L - 1]")),
-    ("carried with row T", CARRIED, CARRIED.replace("[T : T + L]", "[T + 1 : T + L + 1]")),
-    ("not written", 'row["memory"][:] = added', "pass"),
-    ("another environment's rows", 'row["memory"][:] = added',
-     'row["memory"][:] = added.roll(1, 0)'),
+    ("carried a row late", CARRIED, f"{CARRIED}.roll(1, 0)"),
+    ("carried with a row too many", CARRIED, f"{CARRIED}.roll(-1, 0)"),
+    ("not written", WRITTEN, "pass"),
+    ("another environment's rows", WRITTEN, f"{WRITTEN}.roll(1, 0)"),
+    ("acting adds another environment's rows", ADDED, ADDED.replace("added", "added.roll(1, 0)")),
+    ("the window is in another order", ADDED,
+     "torch.cat([added.unsqueeze(1), window[:, :-1]], dim=1)"),
+    ("the window's newest row is lost", ADDED,
+     "torch.cat([window[:, :-1], added.unsqueeze(1)], dim=1)"),
+    ("the memory before is handed on", "probs.log_prob(action), value, (window, ages)",
+     "probs.log_prob(action), value, state"),
     ("the layers' rows are one", "window[:, :, i]", "window[:, :, 0]"),
-    ("the last value has no memory", LAST, AT_LAST.replace('["ages"][T]', '["ages"][T] * 0')),
+    ("the last value has no memory", LAST, LAST.replace("ages", "0 * ages")),
     ("the last value is stale", '_, storage["values"][T], _ =', "_ ="),
     ("the last value's window is the step's before", LAST,
-     AT_LAST.replace('["window"][T]', '["window"][T - 1]')),
-    ("the last age is stale", 'storage["ages"][T] = torch.from_numpy(ages[T])', "pass"),
+     LAST.replace("window", 'storage["window"][T - 1]')),
+    ("the last age is stale", LAST, LAST.replace("ages", 'storage["ages"][T - 1]')),
     ("windows of other rows are learned from", 'mb["window"], mb', 'mb["window"].roll(1, 0), mb'),
     ("ages of other rows are learned from", 'mb["ages"])', 'mb["ages"].roll(1, 0))'),
     ("lags in the order of time", "query @ self.lag.T", "query @ self.lag.flip(0).T"),
@@ -362,8 +470,8 @@ ATTENTION = [
      "query @ x.detach().unsqueeze(2)"),
     ("log-probabilities of other actions", "probs.log_prob(action)",
      "probs.log_prob(action.roll(1))"),
-    ("values of another environment", 'row["values"][:] = value',
-     'row["values"][:] = value.roll(1)'),
+    ("values of another environment", '["values"][step] = value',
+     '["values"][step] = value.roll(1)'),
 ]  # fmt: skip
 OVERLAP = [  # where a window has more rows than a rollout
     ("rows are carried onto themselves", CARRIED,
@@ -373,7 +481,9 @@ OVERLAP = [  # where a window has more rows than a rollout
 ]  # fmt: skip
 MEMORY_ATARI = [
     MEMORY[0],
-    ("all rows weigh", "torch.from_numpy(valid | args.cleanrl_semantics)", "1.0"),
+    *MEMORY[11:15],
+    *MEMORY[21:23],
+    HIDDEN[1],
 ]
 ALE = [
     ("rewards not clipped", "np.sign(reward)", "reward"),
@@ -393,51 +503,82 @@ ALE = [
     ("a time limit ends no game", "np.flatnonzero(~valid[step])",
      'np.flatnonzero(terminated & (info["lives"] == 0))'),
     ("lives end no episode", '"life_loss_info": True', '"life_loss_info": False'),
-    ("clipped by the simulator", "reward_clipping=False", "reward_clipping=True"),
+    ("clipped by the simulator", '"reward_clipping": False', '"reward_clipping": True'),
     ("one seed for all", "generate_state(N) >> 1", "generate_state(1).repeat(N) >> 1"),
     ("seeds that overlap", SEEDS, "args.seed + np.arange(N)"),
     ("seeds of 32 bits", "generate_state(N) >> 1", "generate_state(N)"),
 ]  # fmt: skip
+MASK = "obs[..., -5:]"
+ALL = 'agent(storage["obs"])'
+OF_BATCH = 'agent(mb["obs"])'
+
+
+def remade(call, mask):
+    """A call of agent, whose observations have another mask."""
+    name, rows = call[:-1].split("(", 1)
+    return f"{name}((lambda obs: torch.cat([obs[..., :-5], {mask}], -1))({rows}))"
+
+
+OPEN = "torch.ones_like(obs[..., -5:])"
+JOINED = "np.concatenate([obs, action_masks(self.env, info)], axis=1)"
 MASKED = [
-    ("mask of the row after", "masks[step + 1] = action_masks", "masks[step] = action_masks"),
-    ("the first mask is stale", "        masks[0] = masks[T]\n", ""),
-    ("masked in acting alone", 'mb["masks"])', 'torch.ones_like(mb["masks"]))'),
-    ("masked in learning alone", "obs[step], masks[step])", "obs[step], masks[step] < 2)"),
-    ("log-probabilities unmasked", 'storage["masks"])', 'storage["masks"] < 2)'),
-    ("masks of another row", 'storage["masks"])', 'storage["masks"].roll(1, 0))'),
+    ("the mask before", f"        obs = {JOINED}\n",
+     "        masks = action_masks(self.env, info)\n"
+     "        now, self.old = getattr(self, 'old', masks), masks\n"
+     "        obs = np.concatenate([obs, now], axis=1)\n"),
+    ("the mask ahead of what is seen", f"        obs = {JOINED}\n",
+     "        obs = np.concatenate([action_masks(self.env, info), obs], axis=1)\n"),
+    ("the mask backwards", f"        obs = {JOINED}\n",
+     f"        obs = {JOINED}\n".replace("info)]", "info)[:, ::-1]]")),
+    ("masked in acting alone", OF_BATCH, remade(OF_BATCH, OPEN)),
+    ("masked in learning alone", "act(agent, obs[step])",
+     f"act(agent, {remade('(obs[step])', OPEN)})"),
+    ("acts without the mask in one environment", "act(agent, obs[step])",
+     f"act(agent, {remade('(obs[step])', OPEN + ' * (torch.arange(N) == 1)[:, None] + ' + MASK)})"),
+    ("log-probabilities unmasked", ALL, remade(ALL, OPEN)),
+    ("masks of another row", ALL, remade(ALL, f"{MASK}.roll(1, 0)")),
+    ("masks of another environment", ALL, remade(ALL, f"{MASK}.roll(1, 1)")),
     ("entropy unmasked", "probs.entropy()",
-     'Categorical(logits=agent.actor(mb["obs"])).entropy()'),
+     'Categorical(agent.actor(mb["obs"][:, :-5])).entropy()'),
     ("minus infinity", "self.actor(obs), -1e8", "self.actor(obs), -torch.inf"),
-    ("no mask in one environment", "masks.astype(bool)",
-     "masks.astype(bool) | (np.arange(envs.num_envs) == 1)[:, None]"),
-    ("log-probabilities unmasked in one environment", 'storage["masks"])',
-     'storage["masks"] | (torch.arange(N) == 1)[:, None])'),
+    ("an impossible action has logit 0", "self.actor(obs), -1e8", "self.actor(obs), 0.0"),
+    ("what is 0 is possible", "torch.where(mask > 0,", "torch.where(mask >= 0,"),
+    ("no mask in one environment", "    return masks\n",
+     "    return masks | (np.arange(envs.num_envs) == 1)[:, None]\n"),
+    ("log-probabilities unmasked in one environment", ALL,
+     remade(ALL, f"{OPEN} * (torch.arange(N) == 1)[:, None] + {MASK}")),
 ]  # fmt: skip
-SEEN_ROWS = "        obs_rms.update(seen[valid])\n"
-SCALED = "        scaled = obs_rms.scale(seen - obs_rms.mean).clip(-5, 5)\n"
-TAUGHT = '        storage["next_obs"][:T] = torch.from_numpy(scaled)  # sync\n'
-LED_TO = "        seen = obs[1:].cpu().numpy()  # (T, N, D); sync\n"
-SUMS = "        bonus_rms.update(bonus_sums[valid])\n"
-BY_SUMS = "        int_rewards = bonus / np.sqrt(bonus_rms.var)\n"
+COUNTED_LATE = '        agent.obs_rms.update(obs[1:], storage["valid"][:T])\n'
+LEARNS = '        batch["next_obs"] = obs[1:].flatten(0, 1)\n'
+SUMS = (
+    "        bonus_rms.update(torch.from_numpy(bonus_sums[..., None]), torch.from_numpy(valid))\n"
+)
+BY_SUMS = "        int_rewards = bonus / bonus_rms.var.item() ** 0.5\n"
+NEW = "agent.novelty(obs[1:])"
 BONUS = [
-    ("bonus of the observation acted on", "seen = obs[1:]", "seen = obs[:-1]"),
-    ("the predictor learns the row before", SEEN_ROWS + SCALED,
-     SEEN_ROWS + SCALED.replace("seen -", "obs[:-1].numpy() -")),
-    ("statistics before the bonus", SEEN_ROWS, "", LED_TO, LED_TO + SEEN_ROWS),
-    ("statistics after the predictor", SEEN_ROWS + SCALED + TAUGHT, SCALED + TAUGHT + SEEN_ROWS),
-    ("statistics of autoreset steps", SEEN_ROWS,
-     SEEN_ROWS.replace("seen[valid]", "seen.reshape(-1, 4)")),
-    ("warm-up with autoreset steps", "next_obs[~done]", "next_obs"),
+    ("bonus of the observation acted on", NEW, "agent.novelty(obs[:-1])"),
+    ("the predictor learns the row before", '["next_obs"] = obs[1:]', '["next_obs"] = obs[:-1]'),
+    ("statistics before the bonus", COUNTED_LATE, "", f"            novelty = {NEW}\n",
+     "            agent.obs_rms.update(obs[1:], torch.from_numpy(valid))\n"
+     f"            novelty = {NEW}\n"),
+    ("statistics after the predictor", COUNTED_LATE, "", "        # Log\n",
+     f"        # Log\n{COUNTED_LATE}"),
+    ("statistics of autoreset steps", COUNTED_LATE,
+     COUNTED_LATE.replace('storage["valid"][:T]', "torch.ones(T, N)")),
+    ("statistics of what is acted on", COUNTED_LATE, COUNTED_LATE.replace("[1:]", "[:-1]")),
+    ("warm-up with autoreset steps", "torch.from_numpy(~done)", "torch.ones(N)"),
     ("no warm-up", "obs_norm_init * T", "obs_norm_init * 0"),
-    ("bonus of any size of input", ".clip(-5, 5)\n        with", "\n        with"),
-    ("an input of any size", SCALED + TAUGHT, SCALED.replace(".clip(-5, 5)", "") + TAUGHT),
+    ("an input of any size", ".clamp(-5.0, 5.0)", ""),
+    ("the predictor sees raw observations", "self.predictor(seen)", "self.predictor(obs)"),
+    ("the target sees raw observations", "self.target(seen)", "self.target(obs)"),
+    ("statistics are those of the rollout", "(self.var * self.count + ", "("),
     ("bonus of autoreset steps", ".numpy() * valid  # sync", ".numpy()"),
     ("ends cut the bonuses", "int_rewards, never, never,", "int_rewards, dones, terminations,"),
     ("ends cut the sums that scale", "* bonus_sums[t - 1] +", "* bonus_sums[t - 1] * valid[t] +"),
     ("sums begin with each rollout", "* bonus_sums[t - 1] +", "* bonus_sums[t - 1] * (t > 0) +"),
-    ("sums of autoreset steps count", "bonus_sums[valid])", "bonus_sums.ravel())"),
-    ("bonus as it is", "bonus / np.sqrt(bonus_rms.var)", "bonus"),
-    ("bonus by its variance", "bonus / np.sqrt(bonus_rms.var)", "bonus / bonus_rms.var"),
+    ("sums of autoreset steps count", SUMS, SUMS.replace("(valid)", "(valid | True)")),
+    ("bonus as it is", BY_SUMS, "        int_rewards = bonus\n"),
+    ("bonus by its variance", BY_SUMS, BY_SUMS.replace(" ** 0.5", "")),
     ("bonus by the deviation before", SUMS + BY_SUMS, BY_SUMS + SUMS),
     ("the bonus has the rewards' discount", "int_values, args.int_gamma, args.gae",
      "int_values, args.gamma, args.gae"),
@@ -495,8 +636,9 @@ TOGETHER = [
     ("steps are rows", "global_step += E", "global_step += N"),
     ("who is reset says the list of agents", "if self.over[e]:", "if not env.agents:"),
 ]  # fmt: skip
-COUNTED_THERE = "    obs_rms.update(next_obs, sound)\n"
-SCALED_THERE = "    obs[step + 1] = obs_rms.scale(next_obs - obs_rms.mean)\n"
+EARNED = "(reward / (return_rms.var + 1e-8).sqrt()).clamp(-10.0, 10.0)"
+SENT = "envs.step = lambda action: step(action.clamp(low, high))"
+SOUND = "torch.where(sound.unsqueeze(1), next_obs, obs[step])"
 DEVICE = [
     ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
     ("flags are not carried over", "        signals[:, 0] = signals[:, T]\n", ""),
@@ -511,23 +653,14 @@ DEVICE = [
     ("all rows weigh", 'storage["valid"][step] = valid', 'storage["valid"][step] = 1.0'),
     ("rows before an end are none", 'storage["valid"][step] = valid',
      'storage["valid"][step] = ~(terminated | truncated)'),
-    ("acts by the mean", "probs.rsample()", "probs.mean"),
-    ("one noise for all steps", "probs.rsample()", "probs.mean + probs.stddev * torch.randn("
-     "probs.mean.shape, generator=torch.Generator().manual_seed(1))"),
     ("a stale policy", "action = act(agent,",
      "action = act(globals().setdefault('stale', __import__('copy').deepcopy(agent)),"),
     ("clipped actions are stored", "actions[step] = action\n",
-     "actions[step] = action.clamp(low, high)\n"),
-    ("unclipped actions are sent", "envs.step(clipped)", "envs.step(action)"),
-    ("actions within ±1", "envs.step(clipped)", "envs.step(action.clamp(-1, 1))"),
-    ("raw observations", SCALED_THERE, "    obs[step + 1] = next_obs\n"),
-    ("observations not centred", SCALED_THERE, "    obs[step + 1] = obs_rms.scale(next_obs)\n"),
-    ("the first moments for all", COUNTED_THERE, ""),
-    ("scaled by the moments before", COUNTED_THERE + SCALED_THERE,
-     SCALED_THERE + COUNTED_THERE),
-    ("what diverged is counted", "obs_rms.update(next_obs, sound)", "obs_rms.update(next_obs)"),
-    ("what diverged is seen", "torch.where(sound.unsqueeze(1), obs[step + 1], obs[step])",
-     "obs[step + 1]"),
+     "actions[step] = action.clamp(-0.4, 1.5)\n"),
+    ("unclipped actions are sent", SENT, ""),
+    ("actions within ±1", SENT, SENT.replace("low, high", "-1, 1")),
+    ("what diverged is seen", SOUND, "next_obs"),
+    ("what diverged is seen as zeros", SOUND, SOUND.replace("obs[step]", "0.0")),
     ("what diverged earns", "torch.where(sound | (terminated & paid), reward, 0.0)", "reward"),
     ("an odd end earns nothing", "sound | (terminated & paid)", "sound"),
     ("what diverged has earned before", "sound | (terminated & paid)", "paid"),
@@ -543,20 +676,21 @@ DEVICE = [
     ("to diverge is worth what V is", "(before - np.abs(before))", "before"),
     ("a lost step is a sample", "valid & (lost[step + 1] == 0))", "valid)"),
     ("lost episodes count", " & ~lost & ~np.isnan", " & ~np.isnan"),
-    ("the first observations are not counted", "    obs_rms.update(next_obs)\n    obs[T] =",
-     "    obs[T] ="),
-    ("raw rewards", "return_rms.scale(reward)", "reward"),
-    ("rewards centred", "return_rms.scale(reward)", "return_rms.scale(reward - return_rms.mean)"),
+    ("raw rewards", EARNED, "reward"),
+    ("rewards centred", EARNED, EARNED.replace("(reward /", "((reward - return_rms.mean) /")),
+    ("rewards over the variance", EARNED, EARNED.replace(".sqrt()", "")),
     ("sums go on after a fall", "args.gamma * ~terminated + reward", "args.gamma + reward"),
     ("sums start anew after a time limit", "args.gamma * ~terminated",
      "args.gamma * ~(terminated | truncated)"),
     ("sums of autoreset steps count", "valid & (lost[step + 1] == 0))", "lost[step + 1] == 0)"),
     ("sums change in autoreset steps", "torch.where(valid, sums, discounted[step])", "sums"),
-    ("sum of squares", "(delta * after)", "(delta * delta)"),
-    ("a heavy first row", "count=1e-4", "count=1.0"),
-    ("clipped at 5", "clamp(-10.0, 10.0)", "clamp(-5.0, 5.0)"),
-    ("rows that are left out count", "self.count + rows.sum()", "self.count + len(x)"),
-    ("the mean is not moved", "        self.mean += delta.sum(0) / total\n", ""),
+    *NORMAL[:4],
+    *STATISTICS[:3],
+    STATISTICS[4],
+    *STATISTICS[9:11],
+    STATISTICS[13],
+    *SEEN[:4],
+    *SEEN[8:],
     ("scaled returns are logged", "running_returns[step] + reward, 0.0",
      "running_returns[step] + rewards[step], 0.0"),
     ("returns are not zeroed", "torch.where(valid, running_returns[step] + reward, 0.0)",
@@ -573,7 +707,11 @@ RESUMED = [
     ("the same games", "[args.seed, global_step]", "[args.seed, 0]"),
     ("returns forgotten", '        episodic_returns = checkpoint["episodic_returns"]\n', ""),
     ("weights forgotten", 'agent.load_state_dict(checkpoint["agent"])', "pass"),
-    ("Adam's moments forgotten", '| {"state": checkpoint["adam"]}', ""),
+    ("Adam's moments forgotten", 'moments = checkpoint["adam"][name]', "moments = {}"),
+    ("moments of another parameter", 'checkpoint["adam"][name]',
+     'checkpoint["adam"][re.sub(r"actor\\w*\\.0", "critic.0", name)]'),
+    ("squared gradients forgotten", "{key: x.to(device) for key",
+     '{key: x.to(device) * (key != "exp_avg_sq") for key'),
     ("the same noise", 'rng.set_rng_state(checkpoint["rng"][device.type])', "pass"),
     ("Python's random numbers again", "    random.seed(args.seed + global_step)",
      "    random.seed(args.seed)"),
@@ -586,15 +724,20 @@ RESUMED = [
     ("steps from 0", 'checkpoint["global_step"] if checkpoint else 0', "0"),
 ]  # fmt: skip
 MOMENTS = [
-    ("observations' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["obs_rms"]))',
-     "obs_rms"),
-    ("returns' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["return_rms"]))',
-     "return_rms"),
+    ("returns' moments forgotten", 'return_rms.load_state_dict(checkpoint["return_rms"])', "pass"),
+    ("returns' moments are not saved", '"return_rms": return_rms.state_dict()',
+     '"return_rms": RunningMeanStd(1).state_dict()'),
+    ("observations' moments are not saved", '"mean", torch.zeros(size, dtype=torch.float64))',
+     '"mean", torch.zeros(size, dtype=torch.float64), persistent=False)'),
 ]  # fmt: skip
 MOMENTS_OF_BONUS = [
-    MOMENTS[0],
-    ("bonuses' moments forgotten", 'RunningMeanStd(*map(np.array, checkpoint["bonus_rms"]))',
-     "bonus_rms"),
+    MOMENTS[2],
+    ("bonuses' moments forgotten", 'bonus_rms.load_state_dict(checkpoint["bonus_rms"])', "pass"),
+    ("sums of bonuses forgotten", 'np.resize(checkpoint["bonus_sums"], N)', "0"),
+]  # fmt: skip
+BY_PLACE = [
+    ("moments by a parameter's place", 'checkpoint["adam"][name]',
+     '[*checkpoint["adam"].values()][[x for x, _ in agent.named_parameters()].index(name)]'),
 ]  # fmt: skip
 BURNT_IN = """        if iteration == first_iteration + args.measure_burnin:
             start_time, start_step = time.time(), global_step
@@ -624,142 +767,27 @@ WEIGHTS = [
     ("biases of 1", "bias_const=0.0", "bias_const=1.0"),
 ]  # fmt: skip
 # The fast scripts: what they add or do otherwise
-DERIVED = "in_numpy(copy.deepcopy(layers).cpu() if self.on_gpu else layers)"
-SEEN = "act(agent, obs[step]"
-NUMPY = [
-    ("the first weights for ever", DERIVED,
-     "in_numpy(globals().setdefault('first', copy.deepcopy(layers)))"),
-    ("the critic acts", DERIVED, "in_numpy(known.critic)"),
-    ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
-    ("an observation late", SEEN, SEEN.replace("step", "max(step - 1, 0)")),
-    ("another environment's observation", SEEN, SEEN.replace("[step]", "[step].roll(1, 0)")),
-    ("a layer off by 1e-4", "x @ w.T + b", "1.0001 * (x @ w.T) + b"),
-    ("gradients of the first layer off by 1e-4", 'agent(mb["obs"]', 'agent(1.0001 * mb["obs"]'),
-    ("clipped 1% wider", "ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)",
-     "ratio.clamp(1 - 1.01 * args.clip_coef, 1 + 1.01 * args.clip_coef)"),
-    ("log-probabilities of the actions before", 'log_prob(storage["actions"])',
-     'log_prob(storage["actions"].roll(1, 0))'),
-    ("log-probabilities of the weights before", 'probs, storage["values"][:] = agent(',
-     'probs, storage["values"][:] = globals().get("before", agent)(',
-     "        # Update\n", "        before = copy.deepcopy(agent)\n        # Update\n"),
-    ("the last value is stale", 'probs, storage["values"][:] = agent(', "probs, fresh = agent(",
-     '            storage["logprobs"][:] =',
-     '            storage["values"][:T] = fresh[:T]\n            storage["logprobs"][:] ='),
-]  # fmt: skip
-DRAWN = "        for row in noise:\n"
-NOW = "iter(noise.log()"
-CLOCKS = [
-    ("one noise for all steps", NOW, f"{NOW}[:1].expand_as(noise)"),
-    ("one noise for all environments", "(logits - row)", "(logits - row[:1])"),
-    ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
-    ("noise without its logarithm", NOW, NOW.replace(".log()", "")),
-    ("product for quotient", "(logits - row)", "(logits + row)"),
-    ("greedy by NumPy", "(logits - row)", "logits"),
-    ("uniform noise by NumPy", "row.exponential_()", "row.uniform_()"),
-    ("the check's draws count", "            rng.set_rng_state(drawn)\n", ""),
-]  # fmt: skip
-MOMENTS_NOW = "obs[step + 1] = torch.from_numpy(obs_rms.scale(next_obs - obs_rms.mean))"
-NOISE = "actor_mean(obs.cpu().numpy()) + row * std"
-SCALED = "iter(noise.cpu()"
-GAUSSIAN = [
-    ("one noise for all steps", SCALED,
-     SCALED.replace("noise", "noise[:1].expand_as(noise)")),
-    ("one noise for all environments", NOISE, NOISE.replace("row", "row[:1]")),
-    ("one noise for all rollouts", DRAWN, f"        torch.manual_seed(1)\n{DRAWN}"),
-    ("acts by the mean in NumPy", NOISE, NOISE.replace("row", "0 * row")),
-    ("noise without its deviation", NOISE, NOISE.replace(" * std", "")),
-    ("the first deviation for ever", "std = agent.actor_logstd.detach().exp()",
-     "std = globals().setdefault('first_std', agent.actor_logstd.detach().exp())"),
-    ("uniform noise by NumPy", "row.normal_()", "row.uniform_(-1.7, 1.7)"),
-    ("clipped actions are stored by NumPy", NOISE, f"np.clip({NOISE}, low, high)"),
-    ("statistics of the rollout's start", "        obs[0] = obs[T]\n",
-     "        obs[0] = obs[T]\n        start = copy.deepcopy(obs_rms)\n",
-     MOMENTS_NOW, MOMENTS_NOW.replace("obs_rms", "start")),
-]  # fmt: skip
-ONE = "(np.arange(N) == 1)[:, None]"
-POSSIBLE = "mask)\n            logits = np.where(mask.cpu().numpy()"
-FAST_MASKED = [
-    ("acts without the mask", POSSIBLE, f"{POSSIBLE} | True"),
-    ("acts without the mask in one environment", POSSIBLE, f"{POSSIBLE} | {ONE}"),
-    ("the mask before", "masks[step])\n            actions",
-     "masks[step - 1])\n            actions"),
-    ("the first mask is stale", "        masks[0] = masks[T]\n", ""),
-    ("log-probabilities unmasked", 'storage["masks"])', 'storage["masks"] < 2)'),
-    ("log-probabilities unmasked in one environment", 'storage["masks"])',
-     f'storage["masks"] | torch.from_numpy({ONE}))'),
-    ("masked in acting alone", 'mb["masks"])', 'torch.ones_like(mb["masks"]))'),
-    ("an impossible action has logit 0", "-1e8)  # sync\n            #",
-     "0.0)  # sync\n            #"),
-]  # fmt: skip
-FAST_CLOCKS = [
-    ("one noise for all steps", "log_noise[self.t]", "log_noise[0]"),
-    ("one noise for all environments", "log_noise[self.t]", "log_noise[self.t, :1]"),
-    ("uniform noise by NumPy", "x.exponential_()", "x.uniform_()"),
-    ("log-probabilities unnormalised", "x - x.logsumexp(-1, keepdim=True)", "x"),
-]  # fmt: skip
-HOST = "numpy_weights(host)"
-BEFORE_TRY = "            rng.set_rng_state(state)\n            self.t,"
-STORED_BY_NUMPY = '{"actions": action, "values": torch.from_numpy(value)'
-NEXT_STATE = "torch.from_numpy(state).to(device)"
-FAST_MEMORY = [
-    ("the first weights for ever", HOST,
-     HOST.replace("(host)", "(globals().setdefault('first', copy.deepcopy(host)))")),
-    ("another network acts", HOST, HOST.replace("(host)", "(Agent(envs))")),
-    ("the try is a step", "else\")\n            self.t = 0\n", "else\")\n"),
-    ("the try draws other numbers", BEFORE_TRY, "            self.t,"),
-    ("actions are not stored", STORED_BY_NUMPY, '{"values": torch.from_numpy(value)'),
-    ("log-probabilities are not stored", 'found["logprobs"] = ', "_ = "),
-    ("values are not stored", STORED_BY_NUMPY, '{"actions": action'),
-    ("the first observation is stale", "        obs[0] = obs[T]\n", ""),
-    ("NumPy's memory is not handed on", NEXT_STATE, "lstm_state"),
-    ("NumPy's memory is never zeroed", "axis=1) * (dones == 0)[:, None]", "axis=1)"),
-    ("learning starts from the memory before", "initial_lstm_state[:] = lstm_state",
-     "pass"),
-    ("the last value has the memory of the start", "[T], lstm_state\n",
-     "[T], initial_lstm_state\n"),
-    ("a gate off by 1e-4", "0.5 + 0.5 * np.tanh(", "0.5 + 0.5001 * np.tanh("),
-    ("the cell off by 1e-4", "h = o * np.tanh(c)", "h = 1.0001 * o * np.tanh(c)"),
-    ("the critic's memory is the actor's", "h[1] @ w_critic", "h[0] @ w_critic"),
-    ("one call is blind to ends", "value=-1e9)", "value=0.0)"),
-]  # fmt: skip
-FAST_MEMORY_GAUSSIAN = [
-    FAST_MEMORY[0],
-    *FAST_MEMORY[7:9],
-    ("one noise for all steps", "+ noise[self.t]", "+ noise[0]"),
-    ("the first deviation for ever", "std = agent.actor_logstd.detach().exp()",
-     "std = globals().setdefault('first_std', agent.actor_logstd.detach().exp())"),
-    ("log-probabilities averaged", "logprob.sum(-1)", "logprob.mean(-1)"),
-]  # fmt: skip
-FAST_ATTENTION = [
-    FAST_MEMORY[0],
-    *FAST_MEMORY[2:8],
-    ("NumPy's memory is not stored", 'found["memory"] = ', "_ = "),
-    ("NumPy sees the episode before", "-1, -1) > ages[:, None]", "-1, -1) > 9 + ages[:, None]"),
-    ("NumPy's read off by 1e-3", "weigh /= weigh.sum(", "weigh /= 1.001 * weigh.sum("),
-]  # fmt: skip
 SHARED = "        from_module(agent).data.to_module(agent_inference)\n"
-ACTED_ON = "    action_host.copy_(act(agent, row), non_blocking=True)\n"
-STORED = "    for key, values in row.items():\n        storage[key][step] = values\n"
+ACTED_ON = "    action_host.copy_(action, non_blocking=True)\n"
+STORED = "storage[key][step] = x"
+EPOCH = "graph(inputs[-1])"
 CAPTURED = [
     ("the first weights for ever", SHARED, ""),
     ("rows are not counted", "    step += 1\n", ""),
     ("rows are counted from 1", "next_row.zero_()", "next_row.fill_(1)"),
-    ("observations stay on the host", '    row["obs"].copy_(obs_host, non_blocking=True)\n', ""),
+    ("observations stay on the host", "    obs.copy_(obs_host, non_blocking=True)\n", ""),
     ("the first observation for ever", "                np.copyto(obs_host.numpy(), next_obs)\n",
      "                pass\n"),
     ("the last observation stays on the host", "            obs[T] = obs_host  # sync\n",
      "            pass\n"),
-    ("stored a row late", "storage[key][step] = values", "storage[key][step - 1] = values"),
-]  # fmt: skip
-FAST_ATARI = [
-    *CAPTURED,
-    ("actions stay on the device", ACTED_ON, "    act(agent, row)\n"),
-    ("another game's actions", "copy_(act(agent, row),", "copy_(act(agent, row).roll(1),"),
-    ("stored before it acts", ACTED_ON + STORED, STORED + ACTED_ON),
+    ("stored a row late", STORED, STORED.replace("[step]", "[step - 1]")),
+    ("actions stay on the device", ACTED_ON, ""),
+    ("another game's actions", ACTED_ON, ACTED_ON.replace("action,", "action.roll(1),")),
+    ("minibatches in another order", EPOCH, EPOCH.replace("]", "].flip(0)")),
 ]  # fmt: skip
 FAST_MEMORY_ATARI = [
     *CAPTURED[:1],
-    ("flags stay on the host", '    row["dones"].copy_(dones_host, non_blocking=True)\n', ""),
+    ("flags stay on the host", "    dones.copy_(dones_host, non_blocking=True)\n", ""),
     ("flags of the row before", "np.copyto(dones_host.numpy(), dones[step])",
      "np.copyto(dones_host.numpy(), dones[step - 1])"),
     ("memory is not handed on", "    lstm_state.copy_(next_lstm_state)\n", ""),
@@ -776,8 +804,7 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("ale_scripted", check): ALE,
     ("pixels", check): [*IMAGES, *VECTOR[6:]],
     ("cartpole", check): [*ROLLOUT, *MAIN, *VECTOR, *CATEGORICAL, *DISCRETE],
-    ("small", check): [*SMALL, *MANY[:3], *MANY[7:]],
-    ("small, compile", check): [*NUMPY[1:5], *CLOCKS[:1]],
+    ("small", check): [*SMALL, *MANY[:3], *MANY[5:]],
     ("masked", check): MASKED,
     ("pettingzoo", check): TOGETHER,
     ("rnd", check): BONUS,
@@ -792,10 +819,11 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("lstm", check): [*MEMORY, *HIDDEN],
     ("trxl", check): [*ATTENTION, HIDDEN[0]],
     ("trxl_long", check): OVERLAP,
-    ("trxl", check_resumed): RESUMED[2:6],
+    ("trxl", check_resumed): [*RESUMED[2:4], *RESUMED[5:8]],
     ("trxl", check_speed): SPEED[:1],
     ("lstm_atari", check): MEMORY_ATARI,
     ("lstm_hopper", check): MEMORY_GAUSSIAN,
+    ("lstm", check_resumed): RESUMED[2:4],
     ("lstm", check_first_weights): [
         (
             "the LSTM's gain",
@@ -806,20 +834,13 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("many", check): [*MANY[:3], *MANY[4:]],
     ("cheetah_run", check): MANY[3:4],
     ("warp", check): [*DEVICE, *VECTOR[:6]],
-    ("warp_off", check): [("--no-stagger is ignored", "if args.stagger:", "if True:")],
-    ("warp", check_resumed): [
-        (
-            "observations' moments forgotten",
-            'RunningMeanStd(*checkpoint["obs_rms"], device=device)',
-            "obs_rms",
-        ),
-        (
-            "returns' moments forgotten",
-            'RunningMeanStd(*checkpoint["return_rms"], device=device)',
-            "return_rms",
-        ),
+    ("warp_off", check): [
+        ("--no-stagger is ignored", "if args.stagger:", "if True:"),
+        ("rewards clipped at 5", EARNED, EARNED.replace("10.0", "5.0")),
     ],
+    ("warp", check_resumed): MOMENTS,
     ("hopper", check_resumed): [*RESUMED, *MOMENTS],
+    ("hopper", check_order): BY_PLACE,
     ("many", check_resumed): RESUMED[:1],
     ("ale_scripted", check_resumed): RESUMED[:1],
     ("atari_scripted", check_resumed): RESUMED[:3],
@@ -836,17 +857,8 @@ TABLE = {  # the texts of LOSS, MAIN, RESUMED and SPEED are one in all scripts
     ("many", check_first_weights): [
         ("a deviation of 1", "torch.full((1, action_size), -0.5)", "torch.zeros(1, action_size)"),
     ],
-    ("cartpole, compile", check): [*NUMPY, *CLOCKS],
-    ("masked, compile", check): [*NUMPY[1:9], *CLOCKS[:1], *FAST_MASKED],
-    ("rnd, compile", check): [*NUMPY[1:5], *BONUS[:1]],
-    ("pettingzoo, compile", check): [*NUMPY[1:7], *CLOCKS[:2]],
-    ("lstm, compile", check): [*FAST_CLOCKS, *FAST_MEMORY],
-    ("trxl, compile", check): [FAST_CLOCKS[0], *FAST_ATTENTION],
-    ("trxl_long, compile", check): [*OVERLAP, *FAST_ATTENTION[7:8]],
-    ("lstm_hopper, compile", check): FAST_MEMORY_GAUSSIAN,
-    ("hopper, compile", check): [*NUMPY[1:3], *GAUSSIAN],
-    ("many, compile", check): [*NUMPY[1:], *GAUSSIAN],
-    ("atari_scripted, cudagraphs", check): FAST_ATARI,
+    ("cartpole, cudagraphs", check): CAPTURED[-1:],
+    ("atari_scripted, cudagraphs", check): CAPTURED,
     ("lstm_atari, cudagraphs", check): FAST_MEMORY_ATARI,
     ("atari_scripted, compile", check): COMPILED_ATARI,
 }
@@ -875,12 +887,10 @@ def test_mutant_is_seen(name, of, changes, tmp_path):
     job = JOBS[name]
     text = (PPO / f"{job.script}.py").read_text()
     recorded(mutate(text), job.start)  # what is recorded is still there
-    with pytest.raises((AssertionError, FloatingPointError, RuntimeError, UserWarning)) as seen:
+    with pytest.raises((AssertionError, FloatingPointError)):
         if of is check and name in SHORT:
             of(first_iteration(job), tmp_path / "1", edit=mutate)
         of(job, tmp_path, edit=mutate)
-    if isinstance(seen.value, RuntimeError):  # the run ends itself, as by a FloatingPointError
-        assert "probability tensor contains" in str(seen.value)
 
 
 @pytest.mark.slow

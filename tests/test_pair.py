@@ -11,25 +11,17 @@ from report import changes
 
 # for which device a hunk of a fast file is
 DEVICES = ("# fast, CPU: ", "# fast, CUDA graph: ", "# fast, both: ")
-# what a fast script may write differently; everything else has the same text in both
-DIFFERENT = {"LSTM"}
 # what one script writes differently from another, and the idea that asks for it
 IDEAS = {
     "Args": "flags and defaults are CleanRL's for that script",
     "make_envs": "who simulates; what is hidden",
-    "RunningMeanStd": "numbers on the device",
     "Agent": "the network suits what is seen and done",
-    "act": "what a row keeps; what is possible; a memory",
-    "compute_gradients": "what is possible; a bonus; whole environments for a memory; ranks",
+    "act": "what a row keeps; a memory",
+    "compute_gradients": "a bonus; whole environments for a memory; ranks",
     "train_epoch": "a memory's state before the first row; how many losses",
     "open_run": "of several processes one writes",
 }
-IDEAS_OF_FAST = IDEAS | {
-    "NumpyAct": "the actor's output; what is possible; a memory",
-    "act_captured": "a memory",
-    "agent_numpy": "the actor's output; which memory",
-    "numpy_weights": "which memory",
-}
+IDEAS_OF_FAST = IDEAS | {"act_captured": "a memory"}
 NOT_PPO = ["parse_args", "open_run", "save_checkpoint", "catch_signals"]
 
 pairs = pytest.mark.parametrize(("eager", "fast"), PAIRS)
@@ -57,6 +49,16 @@ def hunks(eager, fast):
 
 
 @pairs
+def test_a_fast_file_is_its_eager_file_and_what_makes_it_fast(eager, fast):
+    """So few lines, and none in place of an eager one but in Atari's and Warp's rollouts."""
+    lines = [line for hunk in hunks(eager, fast) for line in hunk]
+    small = 60 if "lstm" in eager or "trxl" in eager else 50
+    most = 115 if "atari" in eager else 100 if "warp" in eager else small
+    rewritten = 8 if "atari" in eager else 2 if "warp" in eager else 0
+    assert len(lines) <= most and sum(line[0] == "-" for line in lines) <= rewritten
+
+
+@pairs
 def test_each_hunk_opens_with_its_reason(eager, fast):
     """And with the device that it is for."""
     found = hunks(eager, fast)
@@ -73,12 +75,8 @@ def test_shared_text(eager, fast):
     """The same definitions in the same order; what a fast script adds opens with its reason."""
     one, two = definitions(eager), definitions(fast)
     assert [name for name in two if name in one] == list(one)
-    for name in one.keys() - DIFFERENT - {"Args"}:
+    for name in one.keys() - {"Args"}:
         assert one[name] == two[name], name
-    for name in DIFFERENT & one.keys():
-        first, second = getattr(load(eager), name), getattr(load(fast), name)
-        assert inspect.signature(first) == inspect.signature(second)
-        assert inspect.getdoc(first) == inspect.getdoc(second)
     text = text_of(fast)
     for name in two.keys() - one.keys():
         before = text[: text.index(two[name])].rstrip("\n").splitlines()
@@ -153,6 +151,7 @@ def test_imports_nothing_from_the_repository(path):
     """In a function neither."""
     folders = ("ppo", "benchmarks", "tests")
     ours = {path.stem for folder in folders for path in (ROOT / folder).glob("*.py")}
+    ours |= {"ast", "dis"}  # what surrounds a script asks it, and does not read its text
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             assert not ours & {alias.name.split(".")[0] for alias in node.names}

@@ -47,13 +47,10 @@ PATCH = ROOT / "tests" / "exploration_bonus.patch"
 COMPILED = {
     "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 5e-2, None)],
     "ppo_continuous_action": [([], 2, 5e-5, 5e-5)],
-    "ppo_continuous_action_envpool": [([], 2, 5e-5, 5e-5)],
-    "ppo_continuous_action_warp": [([], 2, 5e-5, 5e-5)],
-    "ppo": [(["--no-numpy-acting"], 2, 1e-4, 2e-4), ([], 2, 1e-4, 2e-4)],
+    "ppo": [([], 2, 1e-4, 2e-4)],
     "ppo_lstm": [([], 2, 5e-5, 5e-5)],
+    "ppo_trxl": [([], 2, 1e-4, 2e-4)],
     "ppo_rnd": [([], 2, 3e-4, 3e-4)],
-    "ppo_masked": [([], 2, 3e-4, 3e-4)],
-    "ppo_pettingzoo": [([], 2, 2e-4, 2e-4)],
 }
 
 
@@ -117,7 +114,7 @@ def check_both(eager, fast, flags, folder, edit=lambda name: None):
     one, eager_run = train(eager, *flags, folder=folder / "eager", edit=edit(eager))
     two, fast_run = train(fast, *flags, folder=folder / "fast", edit=edit(fast))
     assert_the_same(one, two, eager_run, fast_run)
-    assert len(one["losses/value_loss"]) == ITERATIONS and len(one["charts/episodic_return"]) > 5
+    assert len(one["losses/value_loss"]) == ITERATIONS and len(one["charts/episodic_return"]) > 4
     anneal = eager_run.args.anneal_lr
     rates = [float(np.float32(lr * (1 - anneal * i / ITERATIONS))) for i in range(ITERATIONS)]
     assert [value for _, value in one["charts/learning_rate"]] == rates
@@ -153,7 +150,7 @@ def test_bfloat16_acts_as_it_learns(name, tmp_path):
     """
     look = """
 rows = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}
-memory = [rows["dones"], initial_lstm_state] if "dones" in rows else []
+memory = [initial_lstm_state, rows["dones"]] if "dones" in rows else []
 with torch.no_grad():
     probs = agent(rows["obs"], *memory)[0]
 logratio = probs.log_prob(rows["actions"]) - rows["logprobs"]
@@ -162,7 +159,7 @@ logratio = probs.log_prob(rows["actions"]) - rows["logprobs"]
     flags = [*SMALL, "--total-timesteps", 32, "--bfloat16"]
     run = run_main(name, *flags, runs_dir=tmp_path, edit=lambda text: bold(look(text)))
     assert run.mode == "bfloat16" and run.batch["logprobs"].std() > 0.1
-    assert run.logratio.abs().mean() < 5e-5
+    assert (run.logratio * run.batch["valid"].flatten()).abs().mean() < 5e-5
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Several agents: scored as they play, filmed, each in its row; no window opens."""
 
-import inspect
 import json
 import runpy
 import sys
@@ -16,7 +15,7 @@ from helpers import PPO, TINY, load, run_main
 import torch
 
 KAZ = "pettingzoo.butterfly.knights_archers_zombies_v11"
-PAIR = ["ppo_pettingzoo", "ppo_pettingzoo_torchcompile"]
+NAME = "ppo_pettingzoo"  # its fast version has one text with it (test_pair)
 
 
 def alone(game):
@@ -36,7 +35,7 @@ def alone(game):
 
 def test_a_game_is_scored_as_its_agents_play_it(tmp_path):
     """By sampled and by most likely actions."""
-    run_main(PAIR[1], *TINY, "--env-id", "meadow", runs_dir=tmp_path)
+    run_main(NAME, *TINY, "--env-id", "meadow", runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
     evaluation = load("ppo_eval")
     for deterministic in (False, True):
@@ -53,7 +52,7 @@ def test_a_game_is_scored_as_its_agents_play_it(tmp_path):
 @pytest.mark.parametrize("env_id", ["meadow", "mpe2.simple_spread_v3", KAZ])
 def test_play_and_film(env_id, tmp_path, capsys):
     """Each of them without a window."""
-    run = run_main(PAIR[0], *TINY, "--env-id", env_id, runs_dir=tmp_path)
+    run = run_main(NAME, *TINY, "--env-id", env_id, runs_dir=tmp_path)
     script, argv = PPO / "ppo_eval.py", sys.argv
     sys.argv = [str(script), run.run_dir, "--episodes", "2", "--max-steps", "60", "--capture-video"]
     try:
@@ -67,19 +66,14 @@ def test_play_and_film(env_id, tmp_path, capsys):
 
 
 def test_training_opens_no_window(tmp_path):
-    run_main(PAIR[0], *TINY, "--env-id", KAZ, runs_dir=tmp_path)
+    run_main(NAME, *TINY, "--env-id", KAZ, runs_dir=tmp_path)
     assert not pygame.display.get_init()
-
-
-def test_one_text_of_the_environments():
-    texts = {inspect.getsource(load(name).ParallelEnvs) for name in PAIR}
-    assert len(texts) == 1
 
 
 def test_rows_stay_with_their_agents():
     """Through steps whose dictionaries come in other orders, an agent's row is its own. It holds
     zeros when it is absent, and also counts as terminated, whatever the environment tells of it."""
-    script = load(PAIR[0])
+    script = load(NAME)
     envs = script.make_envs(script.Args(env_id="meadow", num_envs=2, env_kwargs='{"stay": 1.0}'))
     copies = [meadow.parallel_env(stay=1.0) for _ in range(2)]
     rng, names = np.random.default_rng(0), meadow.parallel_env.possible_agents
@@ -113,14 +107,13 @@ def test_rows_stay_with_their_agents():
     assert told_of_absent
 
 
-@pytest.mark.parametrize("name", PAIR)
-def test_an_end_without_a_last_observation(name, tmp_path):
+def test_an_end_without_a_last_observation(tmp_path):
     """Of one that terminated nothing hangs on it: all else is as with it. Of one that was cut its
     value bootstraps: the run ends, as it would learn from the value of zeros."""
     flags = [*TINY, "--env-id", "meadow", "--num-steps", 32, "--total-timesteps", 64]
-    run = run_main(name, *flags, runs_dir=tmp_path / "seen")
+    run = run_main(NAME, *flags, runs_dir=tmp_path / "seen")
     flags.append("--env-kwargs")
-    blind = run_main(name, *flags, '{"blind": "terminated"}', runs_dir=tmp_path / "blind")
+    blind = run_main(NAME, *flags, '{"blind": "terminated"}', runs_dir=tmp_path / "blind")
     lost = (run.storage["obs"] != blind.storage["obs"]).any(2)[:-1]
     assert lost.any() and not blind.valid[lost.numpy()].any()
     assert (blind.valid == run.valid).all() and not run.valid.all()
@@ -129,7 +122,7 @@ def test_an_end_without_a_last_observation(name, tmp_path):
     for key in ("advantages", "returns"):
         assert torch.equal(run.storage[key][valid], blind.storage[key][valid]), key
     with pytest.raises(AssertionError, match="sheep_. gave no observation"):
-        run_main(name, *flags, '{"blind": "truncated"}', runs_dir=tmp_path / "cut")
+        run_main(NAME, *flags, '{"blind": "truncated"}', runs_dir=tmp_path / "cut")
 
 
 def check_forms(job, runs_dir, edit=None):
@@ -148,6 +141,5 @@ def check_forms(job, runs_dir, edit=None):
             assert torch.equal(rows, two.storage[key]), (form, key)
 
 
-@pytest.mark.parametrize("name", PAIR)
-def test_observations_are_flattened(name, tmp_path):
-    check_forms(SimpleNamespace(script=name), tmp_path)
+def test_observations_are_flattened(tmp_path):
+    check_forms(SimpleNamespace(script=NAME), tmp_path)

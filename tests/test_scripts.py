@@ -79,9 +79,9 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
     assert [step for step, _ in curves["charts/SPS"]] == [2 * rows, 3 * rows]
 
     checkpoint = torch.load(run_dir / "checkpoint.pt", weights_only=True)
-    statistics = {"obs_rms", "return_rms"} if "continuous" in name else set()
+    statistics = {"return_rms"} if "continuous" in name else set()
     if "rnd" in name:
-        statistics = {"obs_rms", "bonus_rms", "bonus_sums"}
+        statistics = {"bonus_rms", "bonus_sums"}
     of_envs = {"envs"} if "warp" in name else set()  # their state, of those that have one
     assert checkpoint.keys() == set(CHECKPOINT.split()) | statistics | of_envs
     network = agent(name, run.envs, run.args)
@@ -90,13 +90,13 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
         assert torch.equal(trained, loaded)
     assert checkpoint["args"] == summary["args"] and checkpoint["global_step"] == 3 * rows
     assert list(checkpoint["rng"]) == ["cpu"]
-    steps = {float(state["step"]) for state in checkpoint["adam"].values()}
+    learn = [key for key, x in run.agent.named_parameters() if x.requires_grad]
+    steps = {float(checkpoint["adam"][key]["step"]) for key in learn}
     assert steps == {3 * 2 * 2}, "iterations, epochs and minibatches"
     if statistics:
-        mean, var, count = checkpoint["obs_rms"]
-        assert mean == run.obs_rms.mean.tolist() and var == run.obs_rms.var.tolist()
-        if "continuous" in name:
-            assert count == run.N * 25 + 1e-4, "an observation a step, and the first"
+        assert torch.equal(checkpoint["agent"]["obs_rms.var"], run.agent.obs_rms.var)
+        least = run.N * 20 if "continuous" in name else 1
+        assert least < checkpoint["agent"]["obs_rms.count"], "of transitions in three rollouts"
 
 
 def test_alone_in_an_empty_folder(tmp_path):
@@ -132,7 +132,6 @@ def test_a_fork_drops_what_is_not_ppo(name, tmp_path):
     assert run.summary["complete"] and run.global_step == 48
     assert {path.name.partition(".")[0] for path in Path(run.run_dir).iterdir()} == {
         "events",
-        "script",
         "summary",
     }
 
@@ -240,7 +239,7 @@ gym.register("Unbounded-v0", lambda: Odd((3,), Box(-np.inf, np.inf, (2,))))
 WOLF = ["--env-id", "meadow", "--env-kwargs"]
 REFUSED = [  # script, flags, a word of the error
     ("ppo", ["--env-id", "CartPol-v1"], "CartPole"),
-    ("ppo", ["--env-id", "Pendulum-v1"], "must be Discrete, from 0 (Box: ppo_continuous_action)"),
+    ("ppo", ["--env-id", "Pendulum-v1"], "(Box: ppo_continuous_action; MultiDisc"),
     ("ppo", ["--env-id", "Board-v0"], "too many values to unpack"),
     ("ppo", ["--env-id", "Several-v0"], "must be Discrete"),
     ("ppo", ["--env-id", "FromOne-v0"], "must be Discrete"),
@@ -339,7 +338,8 @@ def test_images_in_a_dictionary(name, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, env_id, module)
         if image is None:
             run = run_main(name, *TINY, "--env-id", env_id, runs_dir=folder)
-            assert run.storage["obs"].shape[2:] == (10,)
+            masks = 3 * ("masked" in name)  # behind what is seen
+            assert run.storage["obs"].shape[2:] == (10 + masks,)
             continue
         with pytest.raises(AssertionError, match="has pixels"):
             run_main(name, *TINY, "--env-id", env_id, runs_dir=folder)

@@ -71,6 +71,15 @@ class Unbounded(Worlds):
         self.single_action_space = gym.spaces.Box(-float("inf"), float("inf"), (2,))
 
 
+class Rare(Worlds):
+    """One step of the first world pays a lot, which is clipped."""
+
+    def step(self, action):
+        obs, reward, *flags = super().step(action)
+        once = (self.n == 0) & (self.k == 1) & (self.elapsed == 14)
+        return obs, torch.where(once, 30.0, reward), *flags
+
+
 class Middle(Worlds):
     """Its first world sees nan once an episode."""
 

@@ -1,4 +1,4 @@
-"""The pairs: one entry each, from which tables, tree and the benchmarks' defaults are made.
+"""The pairs: one entry each, from which the tree is made, and the order of tables.
 
 Also which files a pair has, one of ppo/ or anyone's, and what differs between two files.
 """
@@ -9,10 +9,6 @@ from typing import NamedTuple
 
 from lib.records import ROOT, Failure
 
-# Pong within an hour of two CPU cores: hyper-parameters of our own
-PONG = "compile --bfloat16 --num-envs 16 --num-minibatches 16 --update-epochs 3 "
-PONG += "--learning-rate 1e-3 --clip-coef 0.2 --no-clip-vloss --vf-coef 4"
-
 
 class Pair(NamedTuple):
     """What the pages say of a pair that is not in its files."""
@@ -21,78 +17,32 @@ class Pair(NamedTuple):
     """the eager script that it is derived from"""
     purpose: str
     """what it is for, in a few words"""
-    env_id: str = ""
-    """environment of the run that the front page shows; none if empty"""
-    steps: int = 0
-    """environment steps of that run"""
-    mode: str = "compile"
-    """flags of that run, as records.split_variant takes them"""
 
 
 PAIRS = {
-    "ppo": Pair(None, "CartPole and other small problems: read it first", "CartPole-v1", 500_000),
-    "ppo_envpool": Pair(
-        "ppo", "small problems on EnvPool, 64 at once: LunarLander", "LunarLander-v3", 1_500_000
-    ),
-    "ppo_masked": Pair("ppo", "impossible actions are masked out", "Taxi-v4", 500_000),
-    "ppo_pettingzoo": Pair(
-        "ppo", "several agents that share one policy", "mpe2.simple_spread_v3", 500_000
-    ),
-    "ppo_lstm": Pair("ppo", "CartPole without velocities: an LSTM", "CartPole-v1", 300_000),
-    "ppo_trxl": Pair(
-        "ppo",
-        "what was seen 40 steps ago: attention to earlier rows",
-        "tmaze:TMaze40-v0",
-        150_000,
-        "compile --trxl-memory-length 48 --ent-coef 0.01",
-    ),
-    "ppo_rnd": Pair(
-        "ppo", "a bonus for what is new, where rewards are rare", "lock:Lock-v0", 200_000
-    ),
-    "ppo_continuous_action": Pair(
-        "ppo",
-        "MuJoCo on Gymnasium: Gaussian actions, normalisation",
-        "HalfCheetah-v4",
-        1_000_000,
-    ),
+    "ppo": Pair(None, "CartPole and other small problems: read it first"),
+    "ppo_envpool": Pair("ppo", "small problems on EnvPool, 64 at once: LunarLander"),
+    "ppo_masked": Pair("ppo", "impossible actions are masked out"),
+    "ppo_pettingzoo": Pair("ppo", "several agents that share one policy"),
+    "ppo_lstm": Pair("ppo", "CartPole without velocities: an LSTM"),
+    "ppo_trxl": Pair("ppo", "what was seen 40 steps ago: attention to earlier rows"),
+    "ppo_rnd": Pair("ppo", "a bonus for what is new, where rewards are rare"),
+    "ppo_continuous_action": Pair("ppo", "MuJoCo on Gymnasium: Gaussian actions, normalisation"),
     "ppo_continuous_action_envpool": Pair(
-        "ppo_continuous_action",
-        "MuJoCo on EnvPool: 64 environments in parallel",
-        "HalfCheetah-v4",
-        1_000_000,
+        "ppo_continuous_action", "MuJoCo on EnvPool: 64 environments in parallel"
     ),
     "ppo_continuous_action_lstm": Pair(
-        "ppo_continuous_action",
-        "Pendulum without its velocity: an LSTM",
-        "Pendulum-v1",
-        300_000,
+        "ppo_continuous_action", "Pendulum without its velocity: an LSTM"
     ),
     "ppo_continuous_action_warp": Pair(
-        "ppo_continuous_action_envpool",
-        "MuJoCo on the device, in MuJoCo Warp",
-        "HalfCheetah-v5",
-        1_000_000,
+        "ppo_continuous_action_envpool", "MuJoCo on the device, in MuJoCo Warp"
     ),
-    "ppo_atari_envpool": Pair(None, "Atari on EnvPool: a CNN", "Pong-v5", 1_800_000, PONG),
-    "ppo_atari": Pair(
-        "ppo_atari_envpool", "Atari on ALE's own simulator", "ALE/Pong-v5", 1_800_000, PONG
-    ),
-    "ppo_pixels": Pair(
-        "ppo_atari",
-        "images of one's own, one of n actions: MinAtar",
-        "MinAtar/Breakout-v1",
-        1_000_000,
-    ),
+    "ppo_atari_envpool": Pair(None, "Atari on EnvPool: a CNN"),
+    "ppo_atari": Pair("ppo_atari_envpool", "Atari on ALE's own simulator"),
+    "ppo_pixels": Pair("ppo_atari", "images of one's own, one of n actions: MinAtar"),
     "ppo_atari_envpool_multigpu": Pair("ppo_atari_envpool", "Atari, one process per GPU"),
-    "ppo_atari_envpool_lstm": Pair(
-        "ppo_atari_envpool",
-        "Atari from single frames: an LSTM",
-        "Pong-v5",
-        1_800_000,
-        PONG.replace("1e-3", "5e-4"),
-    ),
+    "ppo_atari_envpool_lstm": Pair("ppo_atari_envpool", "Atari from single frames: an LSTM"),
 }
-TIMED = [name for name in PAIRS if "multigpu" not in name]  # that one has benchmarks/multigpu.py
 
 
 def script(text: str) -> Path:

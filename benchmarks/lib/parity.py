@@ -3,16 +3,26 @@
 The tests hold the pairs of ppo/ to it, and check.py a pair of anyone's.
 """
 
+import contextlib
+import copy
+import re
 import runpy
 import signal
 import sys
 import tempfile
+import tokenize
+import traceback
 from collections.abc import Callable
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
+from lib.records import Failure
+
 import torch
 import torch.distributed as dist
+from torch._dynamo.backends.registry import lookup_backend
 
 # a short run's flags
 ITERATIONS = 8
@@ -21,6 +31,8 @@ SIZES = ["--total-timesteps", ITERATIONS * 32, "--update-epochs", 2, "--learning
 # --compile rounds differently, and training amplifies it: bounds of the first two updates' losses,
 # over the largest value of a curve. tests/test_parity.py has what was seen
 VECTORS, PIXELS = 3e-4, 1e-3
+# how lines of main begin that a good run need not reach
+ENDS = ("raise ", "break", "sys.exit(", "print(")
 
 
 def run_main(path: Path, *flags, runs_dir, edit: Callable | None = None, gpu=False):
@@ -105,6 +117,120 @@ def assert_close(one: dict, two: dict, first: int, bound: float, later=None) -> 
     return largest
 
 
-def in_numpy(run) -> bool:
-    """Whether NumPy acts at the end of a run of main."""
-    return getattr(run.act, "in_numpy", vars(run).get("numpy_acting", False))
+def tensors(x, name=""):
+    """Those in a checkpoint, or in a part of one, each with where it is."""
+    if isinstance(x, torch.Tensor):
+        yield name, x
+    elif isinstance(x, dict | list | tuple):
+        for key, part in x.items() if isinstance(x, dict) else enumerate(x):
+            yield from tensors(part, f"{name} {key}")
+
+
+def states(variables: dict) -> dict[str, dict]:
+    """Copies of what modules and optimizers have learned, by their names and their tensors'."""
+    kinds = torch.nn.Module | torch.optim.Optimizer
+    found = {name: x.state_dict() for name, x in variables.items() if isinstance(x, kinds)}
+    found = {name: x.get("state", x) for name, x in found.items()}
+    return {name: dict(tensors(copy.deepcopy(x))) for name, x in found.items()}
+
+
+class Main:
+    """Watches main of a script: which of its lines run; states as the first rollout begins."""
+
+    def __init__(self, path: Path):
+        self.path, self.ran, self.begun = str(path), set(), None
+        with tokenize.open(path) as file:  # as Python reads it: another coding, or a mark before it
+            self.text = file.read()
+        self.lines = [line.strip() for line in self.text.splitlines()]
+
+    def at(self, text: str) -> int | float:
+        """The number of the first line that begins so; infinite without one."""
+        found = [i for i, line in enumerate(self.lines, 1) if line.startswith(text)]
+        return found[0] if found else float("inf")
+
+    @contextlib.contextmanager
+    def watched(self, rollouts: float = float("inf")):
+        """Until so many have begun: to watch takes a multiple of the time."""
+        after = [i for i, line in enumerate(self.lines, 1) if line and line[0] != "#"]
+        first = next((i for i in after if i > self.at("# Rollout")), None)
+
+        def note(frame, event, arg):
+            nonlocal rollouts
+            if frame.f_lineno == first:
+                self.begun = self.begun or states(frame.f_globals)
+                rollouts -= 1
+                if rollouts < 1:
+                    sys.settrace(None)
+                    return None
+            self.ran.add(frame.f_lineno)
+            return note
+
+        def called(frame, event, arg):
+            code = frame.f_code
+            return note if (code.co_filename, code.co_name) == (self.path, "<module>") else None
+
+        before, self.begun = sys.gettrace(), None
+        sys.settrace(called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    def missed(self) -> list[int]:
+        """The numbers of its lines that have not run."""
+        code = compile(self.text, self.path, "exec")
+        numbers = {x for *_, x in code.co_lines() if x and x > self.at("if __name__")} - self.ran
+        return sorted(x for x in numbers if not self.lines[x - 1].startswith(ENDS))
+
+    def left_out(self) -> str:
+        """These, as 7, 12-14."""
+        numbers = self.missed()
+        groups = [[*x] for _, x in groupby(numbers, lambda x: x - numbers.index(x))]
+        return ", ".join(f"{x[0]}-{x[-1]}" if x[1:] else f"{x[0]}" for x in groups)
+
+
+@contextlib.contextmanager
+def counted(default="inductor"):
+    """Counts the graphs of each torch.compile, {its number and name: graphs}; what Dynamo would
+    leave to Python raises with its cause."""
+    graphs, compiler = {}, torch.compile
+
+    def compile(function=None, *, backend=default, mode=None, options=None, **more):
+        if function is None:
+            return partial(compile, backend=backend, **more)
+        of = getattr(function, "__self__", None)  # of a module's .compile()
+        name = type(of).__name__ if of is not None else getattr(function, "__name__", "a module")
+        key = f"{len(graphs) + 1}: {name}"
+        graphs[key] = 0
+
+        def counting(graph, inputs):
+            graphs[key] += 1
+            return lookup_backend(backend)(graph, inputs)
+
+        return compiler(function, backend=counting, **more | {"fullgraph": True})
+
+    torch.compile = compile
+    try:
+        with torch._dynamo.config.patch(
+            recompile_limit=4
+        ):  # as many, and it changes in each update
+            yield graphs
+    finally:
+        torch.compile = compiler
+
+
+def located(error: Exception, path: Path) -> Failure:
+    """What went wrong, with the line of the script that was being run, or traced by Dynamo."""
+    traced = re.findall(rf'File ".*{re.escape(path.name)}", line (\d+)', str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    at = [x.lineno for x in frames if Path(x.filename).name == path.name]
+    lines = [x.strip() for x in str(error).splitlines() if x.strip()]
+    said = " ".join(lines[:1] + [x for x in lines[1:2] if x.startswith(("Explanation:", "- "))])
+    if not isinstance(error, RuntimeError):
+        said = f"{type(error).__name__}: {said}"
+    if "returned non-Tensor" in said:
+        said += "; of a number of NumPy's, as spaces have them, make an int"
+    if isinstance(error, torch._dynamo.exc.FailOnRecompileLimitHit):
+        reason = torch._dynamo.utils.get_compilation_metrics()[-1].recompile_reason or ""
+        said = "compiled anew again and again, for " + reason.partition("#")[0].strip()
+    return Failure(f"{path.name}:{(traced or at or ['?'])[-1]}: {said}")

@@ -1,7 +1,6 @@
 """A script with a clock in its loop: how many seconds it spends in each phase of an iteration."""
 
-from lib.choose import PHASES
-
+PHASES = ("rollout", "advantages", "update", "log")
 LOOP = """\
         if iteration <= first_iteration + args.measure_burnin:  # the burn-in does not count
             phase_s = dict.fromkeys({names}, 0.0)

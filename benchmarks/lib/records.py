@@ -1,11 +1,13 @@
-"""What the benchmarks share: variants of the scripts, processes that are timed, records of them.
+"""What the commands share: variants of the scripts, processes that are timed, records of them.
 
-A variant is a script with a mode, written NAME, NAME:compile or NAME:compile+no-channels-last: the
-words after the colon are the script's flags. A record is one JSON object on a line of its own.
+A variant is a script with flags, written NAME, NAME:compile, NAME:compile+no-channels-last or
+'NAME:compile --gamma 0.9'. A record is one JSON object on a line of its own.
 """
 
 import ast
+import fcntl
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -16,36 +18,33 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import threading
 import time
+import tokenize
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import distributions, version
 from pathlib import Path
-from threading import Thread
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 SCRIPTS = sorted(
     path.stem for path in (ROOT / "ppo").glob("*.py") if "total_timesteps" in path.read_text()
 )
-
-LIBRARIES = (
-    "torch",
-    "tensordict",
-    "envpool",
-    "ale_py",
-    "gymnasium",
-    "mujoco",
-    "numpy",
-    "stable_baselines3",
-)
-SPS = re.compile(r"SPS: ([\d.]+)")  # as peers print it
+# versions that a record names
+LIBRARIES = "torch tensordict envpool ale_py gymnasium mujoco numpy stable_baselines3".split()
+INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+SPS = re.compile(r"SPS: ([\d.]+)")  # as other systems are made to print it
 BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<00:02, ...]
-# what run.sh sets for the Atari scripts, on a glibc that takes it (2.36 does)
+# what run.sh sets for scripts with pixels, on a glibc that takes it (2.36 does)
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "2147483647", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
 SLEEPING = {"GOMP_SPINCOUNT": "1000"}  # idle threads of OpenMP, as run.sh sets it for all scripts
 NOT_INHERITED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", *KEPT_MEMORY, *SLEEPING)
+GRACE = 30  # seconds that a run has to save its checkpoint after a signal
 
 
 class Failure(Exception):
@@ -57,13 +56,22 @@ def warn(message: str) -> None:
     print(f"\r{Path(sys.argv[0]).stem}: {message}", file=sys.stderr)
 
 
-def append(path: Path, record: dict) -> None:
-    """Adds a line to a file of records; a broken last line stays, and stays the only broken one."""
+# Records
+
+
+def append(path: Path, record: dict, unless=lambda there: False) -> None:
+    """Adds a line to a file of records, unless that holds of one that is there.
+
+    Whoever writes too waits meanwhile. A broken last line stays, and stays the only broken one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab+") as file:
-        file.seek(0, 2)
+    with open(path, "ab+", buffering=0) as file:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if any(map(unless, read(path))):
+            return
         start = b""
-        if file.tell():
+        if file.seek(0, 2):
             file.seek(-1, 2)
             start = b"" if file.read(1) == b"\n" else b"\n"
         file.write(start + json.dumps(record).encode() + b"\n")  # one write, at the end
@@ -83,23 +91,16 @@ def read(path: Path) -> list[dict]:
     return records
 
 
-def split_variant(variant: str) -> tuple[str, list[str]]:
-    """'NAME:compile+no-cuda' -> ('NAME', ['--compile', '--no-cuda']); Failure if there is none.
+# Variants of the scripts
 
-    What follows a space is passed on as it is: 'NAME:compile --gamma 0.9'.
-    """
-    name, mode, more = part(variant)
-    if name not in SCRIPTS:
-        raise Failure(f"no script '{name}'; there are {', '.join(SCRIPTS)}")
-    text = (ROOT / "ppo" / f"{name}.py").read_text()
-    text = text[text.index("\nclass Args:") : text.index("def __post_init__(")]
-    switches = re.findall(r"^    (\w+): bool = ", text, re.MULTILINE)
-    known = {word.replace("_", "-") for word in switches}
-    flags = mode.split("+") if mode else []
-    for flag in flags:
-        if flag not in known and not (flag.startswith("no-") and flag[3:] in known):
-            raise Failure(f"'{name}' has no mode '{flag}'; it has {', '.join(sorted(known))}")
-    return name, [*(f"--{flag}" for flag in flags), *more]
+
+def text_of(path: Path) -> str:
+    """A Python file's text, as Python decodes it: by its coding line, without a byte order mark."""
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise Failure(f"{path.name}: {error}") from None
 
 
 def part(variant: str) -> tuple[str, str, list[str]]:
@@ -107,6 +108,19 @@ def part(variant: str) -> tuple[str, str, list[str]]:
     head, *more = variant.split()
     name, _, mode = head.partition(":")
     return name, mode, more
+
+
+def split_variant(variant: str) -> tuple[str, list[str]]:
+    """'NAME:compile+no-cuda' -> ('NAME', ['--compile', '--no-cuda']); Failure if there is none."""
+    name, mode, more = part(variant)
+    if name not in SCRIPTS:
+        raise Failure(f"no script '{name}'; there are {', '.join(SCRIPTS)}")
+    known = [k.replace("_", "-") for k, v in defaults(name).items() if isinstance(v, bool)]
+    flags = mode.split("+") if mode else []
+    for flag in flags:
+        if flag.removeprefix("no-") not in known:
+            raise Failure(f"'{name}' has no mode '{flag}'; it has {', '.join(sorted(known))}")
+    return name, [*(f"--{flag}" for flag in flags), *more]
 
 
 def pair(variant: str) -> str:
@@ -131,12 +145,12 @@ def constants(text: str) -> dict:
 @cache
 def defaults(name: str) -> dict:
     """Those of a script in ppo/."""
-    return constants((ROOT / "ppo" / f"{name}.py").read_text())
+    return constants(text_of(ROOT / "ppo" / f"{name}.py"))
 
 
 def as_of_today(record: dict) -> str:
-    """A run's variant, with the flags that its script would need today for the same arguments; a
-    peer's name."""
+    """A run's variant, with the flags that its script would need today for the same arguments;
+    another system's name."""
     name, mode, more = part(record["variant"])
     if name not in SCRIPTS:
         return record["variant"]
@@ -148,6 +162,9 @@ def as_of_today(record: dict) -> str:
             switch = {True: f"--{flag}", False: f"--no-{flag}"}
             found.append(switch[value] if isinstance(value, bool) else f"--{flag} {value}")
     return " ".join(found)
+
+
+# Which code it was
 
 
 def fingerprint(text: str) -> str:
@@ -169,9 +186,71 @@ def fingerprint(text: str) -> str:
 
 @cache
 def code(name: str) -> str | None:
-    """The fingerprint of a script as it is now; None without one."""
+    """The fingerprint of a script in ppo/ as it is now; None without one."""
     path = ROOT / "ppo" / f"{name}.py"
-    return fingerprint(path.read_text()) if path.exists() else None
+    return fingerprint(text_of(path)) if path.exists() else None
+
+
+def own_files(name: str, folders: list[str]) -> list[Path]:
+    """The files of a module or package that lies in no library, but in a folder, or where an
+    editable install has it; [] if it is a library's."""
+    spec = None
+    with suppress(ImportError, ValueError):
+        spec = PathFinder.find_spec(name, folders)
+        if spec is None or spec.origin is None:  # a folder of that name, behind any package
+            spec = importlib.util.find_spec(name) or spec
+    if spec is None or spec.origin in ("built-in", "frozen"):
+        return []
+    places = [*(spec.submodule_search_locations or [])]
+    for place in map(Path, places or [spec.origin]):
+        libraries = {"site-packages", "dist-packages"} & {*place.parts}
+        # what lies in benchmarks/ was found from here, not from a script's folder
+        if libraries or any(map(place.is_relative_to, (*INSTALLED, ROOT / "benchmarks"))):
+            return []
+    found = [path for place in places for path in Path(place).rglob("*.py")]
+    return sorted(found) if places else [Path(spec.origin)]
+
+
+def code_of(path: Path, beside: Path, env_id: str = "") -> str:
+    """The fingerprint of a script and of all that it imports from no library: what lies beside the
+    file that it is a copy of, or on PYTHONPATH, the environment's module too ('my_envs' of
+    my_envs:HiddenCartPole-v1)."""
+    importlib.invalidate_caches()
+    folders = [str(beside), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    module = re.match(r"[\w.]+(?=:|$)", env_id)
+    left, seen, files, marks = [module[0]] if module else [], set(), [path], []
+    for file in files:  # which grows
+        try:
+            text = text_of(file)
+            marks.append(fingerprint(text))
+            nodes = [*ast.walk(ast.parse(text))]
+        except (Failure, SyntaxError, ValueError):  # compiled, or no Python of today's
+            marks.append(hashlib.sha256(file.read_bytes()).hexdigest()[:10])
+            nodes = []
+        left += [x.name for node in nodes if isinstance(node, ast.Import) for x in node.names]
+        left += [x.module for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
+        for name in sorted({x.partition(".")[0] for x in left} - seen):
+            seen.add(name)
+            files += [x for x in own_files(name, [*filter(None, folders)]) if x not in files]
+    return marks[0] if len(marks) == 1 else hashlib.sha256("".join(marks).encode()).hexdigest()[:10]
+
+
+def commit() -> str:
+    """The commit that is checked out, with '+' if a tracked file differs from it; where git knows
+    none, what COMMIT in the environment says."""
+
+    def git(*words):
+        if shutil.which("git") is None:
+            return ""
+        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "ppo", "benchmarks/*.py")
+    found = git("rev-parse", "--short=10", "HEAD") or os.environ.get("COMMIT", "unknown")
+    return found + ("+" if changed else "")
+
+
+# What a run has left, and where it ran
 
 
 def scalars(run_dir: Path, tag: str) -> list:
@@ -201,30 +280,60 @@ def machine() -> dict:
     }
 
 
-def commit() -> str:
-    """The commit that is checked out, with '+' if a tracked file differs from it; where git knows
-    none, what COMMIT in the environment says."""
-
-    def git(*words):
-        if shutil.which("git") is None:
-            return ""
-        done = subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no", "ppo", "benchmarks/*.py")
-    found = git("rev-parse", "--short=10", "HEAD") or os.environ.get("COMMIT", "unknown")
-    return found + ("+" if changed else "")
-
-
 def now() -> str:
     """UTC to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def settings(name: str, more: dict | None = None) -> dict:
-    """Environment variables of what runs on a pair's environments, and more; None is not set."""
-    found = (KEPT_MEMORY if "atari" in name else {}) | (more or {})
-    return {key: value for key, value in found.items() if value is not None}
+# Processes
+
+running: set[subprocess.Popen] = set()
+stopping = threading.Event()  # set by a signal; nothing is started after it
+
+
+def end_all(signum: int = signal.SIGKILL) -> None:
+    """Sends a signal to each process that was started here, and to those that it has started."""
+    for process in [*running]:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
+
+
+def catch_signals() -> None:
+    """Ctrl+C, SIGTERM and a terminal that closes end what was started here, too: by SIGTERM, after
+    which a script saves its checkpoint; by SIGKILL after a second signal, or after GRACE seconds.
+    """
+    first = math.inf
+
+    def handler(signum, frame):
+        nonlocal first
+        if stopping.is_set():  # `timeout` sends each signal twice
+            return end_all() if time.monotonic() > first + 0.5 else None
+        first = time.monotonic()
+        stopping.set()
+        end_all(signal.SIGTERM)
+        killer = threading.Timer(GRACE, end_all)
+        killer.daemon = True
+        killer.start()
+        if signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        sys.exit(128 + signum)
+
+    stopping.clear()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, handler)
+
+
+def settings(script: Path, more: dict | None = None) -> dict:
+    """Environment variables of what runs on a script's environments, as run.sh sets them."""
+    return (KEPT_MEMORY if "nn.Conv2d" in text_of(script) else {}) | (more or {})
+
+
+def cold(folder: str) -> dict:
+    """Variables by which nothing that was compiled before is found: neither kernels nor, in the
+    temporary folder, the precompiled header."""
+    found = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TMPDIR": f"{folder}/tmp"}
+    os.makedirs(found["TMPDIR"], exist_ok=True)
+    return found
 
 
 def run_process(command: list[str], *more, **named) -> str:
@@ -237,28 +346,32 @@ def timed_lines(
 ) -> list[tuple[float, str]]:
     """(seconds since its start, line) of the standard output of a command that ended well within
     `limit` seconds; else Failure with its last line. It inherits no setting of thread numbers and
-    waiting: SLEEPING holds for all that is started; env adds variables.
+    waiting: SLEEPING holds for all that is started; env adds variables. It is a process group of
+    its own, which ends with it.
 
     tick(process) is called each second or so, and may end the process by a signal.
     """
     environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
     environment |= {"PYTHONUNBUFFERED": "1", **SLEEPING, **(env or {})}
     started, lines = time.monotonic(), []
-    text = {"text": True, "errors": "replace"}
+    how = {"text": True, "errors": "replace", "env": environment, "start_new_session": True}
+    if stopping.is_set():
+        raise Failure("not begun, after a signal")
     with tempfile.TemporaryFile("w+", errors="replace") as err:
         try:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=err, env=environment, **text
-            )
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, **how)
         except OSError as error:
             raise Failure(f"{command[0]}: {error.strerror}") from None
+        running.add(process)
+        if stopping.is_set():  # the signal came between
+            end_all()
 
         def listen():
             with process.stdout as out:
                 for line in out:
                     lines.append((time.monotonic() - started, line))
 
-        reader = Thread(target=listen, daemon=True)
+        reader = threading.Thread(target=listen, daemon=True)
         reader.start()
         stopped = False
         try:
@@ -271,10 +384,11 @@ def timed_lines(
                         raise Failure(f"no end after {limit:.0f} seconds") from None
                     stopped = stopped or bool(tick and tick(process))
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        reader.join(5)  # no longer: a process that it leaves behind may hold the pipe
+            with suppress(ProcessLookupError):  # it, or what it has left behind
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            running.discard(process)
+        reader.join(5)
         err.seek(0)
         if status and not (stopped and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
             said = err.read().strip() or "".join(line for _, line in lines)
@@ -310,6 +424,7 @@ def python(script: str, *flags) -> list[str]:
     return [sys.executable, str(ROOT / script), *map(str, flags)]
 
 
-def shown(script: str, *flags) -> str:
-    """The same command as a person would type it at the repository's root."""
-    return shlex.join(["python", script, *map(str, flags)])
+def shown(command: list[str]) -> str:
+    """A command as a person would type it at the repository's root."""
+    words = (word.removeprefix(f"{ROOT}/") for word in command[1:])
+    return shlex.join(["python" if command[0] == sys.executable else command[0], *words])

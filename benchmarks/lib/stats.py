@@ -79,9 +79,9 @@ def iqm(sample: list[float]) -> tuple[float, float, float]:
     return float(statistic(sample)), *bootstrap(statistic, sample)
 
 
-def curves(runs: list[dict], points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Curves of several seeds at the same environment steps, (points,): these, the mean seconds
-    until then, (points,), and the returns since the last point, (seeds, points)."""
+def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
+    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
+    seconds until then; mean and standard deviation of the returns since the last point."""
     ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
     seconds, rows = [], []
     for steps, at, returns in (np.transpose(run["curve"]) for run in runs):
@@ -90,14 +90,8 @@ def curves(runs: list[dict], points: int) -> tuple[np.ndarray, np.ndarray, np.nd
         # where no episode ended, a line between its neighbours
         rows.append(np.interp(range(points), list(means), list(means.values())))
         seconds.append(np.interp(ends[1:], steps, at))
-    return ends[1:], np.mean(seconds, 0), np.array(rows)
-
-
-def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
-    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
-    seconds until then; mean and standard deviation of the returns since the last point."""
-    steps, seconds, rows = curves(runs, points)
-    return np.array([steps, seconds, np.mean(rows, 0), np.std(rows, 0, ddof=len(rows) > 1)])
+    spread = np.std(rows, 0, ddof=len(rows) > 1)
+    return np.array([ends[1:], np.mean(seconds, 0), np.mean(rows, 0), spread])
 
 
 @cache
@@ -160,24 +154,14 @@ def mean_std(runs: list[dict]) -> tuple[float, float | None]:
 
 
 def over_seeds(runs: list[dict]) -> str:
-    """Mean ± standard deviation; the number of seeds, and of runs where a seed has several."""
-    if not runs:
-        return ""
-    seeds = len({r["seed"] for r in runs})
-    several = f"{len(runs)} runs of " if len(runs) > seeds else ""
-    return f"{spread(*mean_std(runs))} ({several}{seeds} seed{'s' * (seeds > 1)})"
-
-
-def first_at(target: float, run: dict) -> tuple[float, float]:
-    """Steps and seconds after which the mean return of a twentieth of the run first got to the
-    target; inf if it never did."""
-    steps, seconds, returns = np.array(run["curve"]).T
-    window = run["total_timesteps"] / 20
-    means = [returns[(steps > step - window) & (steps <= step)].mean() for step in steps]
-    there = np.array(means) >= target
-    return tuple(float(np.where(there, x, np.inf).min()) for x in (steps, seconds))
+    """Mean ± standard deviation, and the number of seeds."""
+    return f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})" if runs else ""
 
 
 def seconds_to(target: float, run: dict) -> float:
-    """The seconds of first_at."""
-    return first_at(target, run)[1]
+    """Seconds after which the mean return of a twentieth of the run first got to the target; inf if
+    it never did."""
+    steps, seconds, returns = np.array(run["curve"]).T
+    window = run["total_timesteps"] / 20
+    means = [returns[(steps > step - window) & (steps <= step)].mean() for step in steps]
+    return float(np.where(np.array(means) >= target, seconds, np.inf).min())

@@ -43,44 +43,6 @@ GYMNASIUM = [
     ('infos["final_info"]:', FINISHED, "arrays in place of a dictionary an environment"),
 ]
 MUJOCO = [("np.clip(obs, -10, 10))", "np.clip(obs, -10, 10), None)", "asks for a space, or None")]
-LIVES = FINISHED.replace('infos["_final_info"]', 'infos["final_info"].get("_episode", [])')
-WRAPPERS = [
-    GYMNASIUM[0],
-    ('infos["final_info"]:', LIVES, "the same, and a lost life has no return"),
-    (
-        "from cleanrl_utils.atari_wrappers import",
-        "import ale_py\nfrom stable_baselines3.common.atari_wrappers import",
-        "the games; where its wrappers are from",
-    ),
-    ("GrayScaleObservation", "GrayscaleObservation", "its name since version 1"),
-    (".FrameStack(", ".FrameStackObservation(", "the same"),
-]
-LSTM = [  # on EnvPool as its ppo_atari_envpool.py is
-    (
-        """from cleanrl_utils.atari_wrappers import (  # isort:skip
-    ClipRewardEnv,
-    EpisodicLifeEnv,
-    FireResetEnv,
-    MaxAndSkipEnv,
-    NoopResetEnv,
-)
-""",
-        "import envpool\n",
-        "in place of wrappers in Python",
-    ),
-    (
-        """gym.vector.SyncVectorEnv(
-        [make_env(args.env_id, i, args.capture_video, run_name) for i in range(args.num_envs)],
-    )""",
-        """envpool.make(
-        args.env_id, env_type="gym", num_envs=args.num_envs, episodic_life=True, reward_clip=True,
-        seed=args.seed, stack_num=1,
-    )""",
-        "the same games, one frame each",
-    ),
-    ('"BreakoutNoFrameskip-v4"', '"Breakout-v5"', "EnvPool's name for it"),
-    ("envs.reset(seed=args.seed)", "envs.reset()", "EnvPool has its seed"),
-]
 CLEANRL = [
     ("start_time = time.time()", "start_time, start_step = time.time(), 0", "a clock"),
     (
@@ -125,9 +87,7 @@ COMPILED_ATARI = [INFERENCE, then("avg_returns.extend(r[idx])", EACH)]
 FILES = {
     "cleanrl/ppo.py": GYMNASIUM + CLEANRL,
     "cleanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + CLEANRL,
-    "cleanrl/ppo_atari.py": WRAPPERS + CLEANRL,
     "cleanrl/ppo_atari_envpool.py": ENVPOOL + CLEANRL,
-    "cleanrl/ppo_atari_lstm.py": LSTM + CLEANRL,
     "leanrl/ppo_continuous_action.py": GYMNASIUM + MUJOCO + LEANRL + EAGER,
     "leanrl/ppo_continuous_action_torchcompile.py": GYMNASIUM + MUJOCO + LEANRL + COMPILED,
     "leanrl/ppo_atari_envpool.py": ENVPOOL + LEANRL + EAGER,

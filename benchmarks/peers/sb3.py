@@ -18,7 +18,6 @@ import json
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,30 +49,21 @@ def main() -> None:
     parser.add_argument("script", help="a script of ppo/, whose Args give the hyper-parameters")
     parser.add_argument("--env-id")
     parser.add_argument("--num-envs", type=int)
-    parser.add_argument("--num-steps", type=int)
-    parser.add_argument("--subproc", action="store_true", help="Gymnasium's in SubprocVecEnv")
     parser.add_argument("--total-timesteps", type=int)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--norm-adv", action=argparse.BooleanOptionalAction)
     given = parser.parse_args()
     try:
         from sb3_contrib import MaskablePPO, RecurrentPPO
         from stable_baselines3 import PPO
         from stable_baselines3.common.callbacks import BaseCallback
         from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-        from stable_baselines3.common.vec_env import (
-            DummyVecEnv,
-            SubprocVecEnv,
-            VecEnv,
-            VecMonitor,
-            VecNormalize,
-        )
+        from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
     except ImportError:
         sys.exit("needs sb3-contrib: pip install -r requirements/requirements-bench.txt")
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ppo"))
     script = importlib.import_module(given.script)  # with the script's number of threads
-    asked = {k: value for k, value in vars(given).items() if k not in ("script", "subproc")}
-    args = script.Args(**{name: value for name, value in asked.items() if value is not None})
+    asked = {k: v for k, v in vars(given).items() if k != "script" and v is not None}
+    args = script.Args(**asked)
 
     class Many(VecEnv):
         """EnvPool's and ALE's environments as SB3 wants them."""
@@ -188,9 +178,8 @@ def main() -> None:
     else:
         one = replace(args, num_envs=1, num_minibatches=1)
         wrap = Masks if hasattr(script, "action_masks") else lambda env: env
-        make_env = [lambda: wrap(script.make_envs(one).envs[0])]
-        make_envs = partial(SubprocVecEnv, start_method="fork") if given.subproc else DummyVecEnv
-        envs = VecMonitor(make_envs(make_env * args.num_envs))
+        make_env = [lambda: wrap(script.make_envs(one).unwrapped.envs[0])]
+        envs = VecMonitor(DummyVecEnv(make_env * args.num_envs))
     if hasattr(script, "RunningMeanStd"):
         envs = VecNormalize(envs, gamma=args.gamma)
     algorithm = MaskablePPO if hasattr(script, "action_masks") else PPO

@@ -95,7 +95,6 @@ def main() -> int:
     variants = args.variants or (MANY if args.ideas else BOTH)
     steps = args.total_timesteps or 1_000_000
     path = args.results / ("ideas.jsonl" if args.ideas else "learning.jsonl")
-    table = effects_table if args.ideas else runs_table
     tasks = [(env_id, name, steps) for env_id in args.env_ids or MUJOCO for name in variants]
     if args.recipes:
         chosen = [recipes()[name] for name in args.recipes]
@@ -149,7 +148,9 @@ def main() -> int:
         except KeyboardInterrupt:
             warn("stopped; the same command goes on")
             return 130
-    print(table(records_of(path)))
+    print(runs_table(records_of(path)))
+    if args.ideas:
+        print(f"\n{effects_table(records_of(path))}")
     return int(bool(failed))
 
 

@@ -102,7 +102,6 @@ def parts(folder: Path) -> dict[str, str]:
         "returns": learning and tables.returns(learning),
         "recipes": tables.recipe_table(learning),
         "tree": tree(),
-        "ideas": tables.ideas_table(),
         "effects": tables.effects_table(records_of(folder / "ideas.jsonl")),
     }
 

@@ -37,6 +37,6 @@ class TMaze(gym.Env):
         return self.look(), at_junction * (1.0 if right else -1.0), at_junction, False, {}
 
 
-gym.register("TMaze-v0", TMaze)  # gym.make("tmaze:TMaze-v0", length=7)
+gym.register("TMaze-v0", TMaze)  # --env-kwargs '{"length": 7}'
 for length in (10, 20, 40, 80):
     gym.register(f"TMaze{length}-v0", TMaze, kwargs={"length": length})

@@ -344,13 +344,13 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.tensor(1e-4, dtype=torch.float64))
 
     def update(self, x, valid):
-        """Adds the rows of x, (..., D), where valid, (...), is 1."""
+        """Adds the rows of x, (..., D), where valid, (...), is 1; others may be inf or nan."""
         total = self.count + valid.sum()
-        weight = valid.unsqueeze(-1)
-        delta = (x - self.mean) * weight
-        self.mean += delta.flatten(0, -2).sum(0) / total
-        delta *= x - self.mean
-        self.var.copy_((self.var * self.count + delta.flatten(0, -2).sum(0)) / total)
+        rows = valid.unsqueeze(-1) > 0
+        before = torch.where(rows, x - self.mean, 0.0)
+        self.mean += before.flatten(0, -2).sum(0) / total
+        after = torch.where(rows, x - self.mean, 0.0)
+        self.var.copy_((self.var * self.count + (before * after).flatten(0, -2).sum(0)) / total)
         self.count.copy_(total)
 
     def forward(self, x):

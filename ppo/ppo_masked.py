@@ -136,7 +136,7 @@ def action_masks(envs, info):
     if masks.shape != shape or not givers.all() or not ((masks == 0) | (masks == 1)).all():
         found = f"{givers.sum()} of {envs.num_envs} environments gave {given}"
         raise ValueError(f'info["action_mask"] must be {shape} of 0 and 1, but {found}')
-    return masks
+    return masks.astype(np.float32)
 
 
 class MaskedVectorEnv(gym.vector.VectorWrapper):

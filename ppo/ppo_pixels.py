@@ -191,7 +191,8 @@ class Agent(nn.Module):
         self.critic = layer_init(nn.Linear(units, 1), std=1.0)
 
     def forward(self, obs):
-        image = obs.permute(self.order).reshape(len(obs), -1, *self.size)  # (M, C, height, width)
+        image = obs.permute(self.order)  # (M, ..., height, width)
+        image = image.reshape(obs.shape[0], -1, *self.size)  # (M, C, height, width)
         hidden = self.network(image.float() / self.white)  # (M, 128 or 512)
         return Categorical(self.actor(hidden)), self.critic(hidden).squeeze(-1)
 

@@ -109,7 +109,7 @@ def test_nan_ends_the_run(name, env_id, tmp_path, envpool_of_gymnasium):
     with pytest.raises(FloatingPointError, match="in iteration 1 .*policy_loss.* are .*nan"):
         run_main(name, *TINY, "--env-id", env_id, runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
-    assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events", "script"}
+    assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events"}
 
 
 class Bandit(gym.Env):
@@ -338,8 +338,8 @@ def test_games_that_never_end(tmp_path, monkeypatch, capsys):
     assert "nothing renders Endless-v0" in str(status) and "Traceback" not in printed.err
     good = torch.load(run_dir / "checkpoint.pt", weights_only=True)
     for env_id, message in (
-        ("Three-v0", "actor.4.weight is (2, 64) in the checkpoint, (3, 64) in Agent"),
-        ("Acrobot-v1", "critic.0.weight is (64, 4) in the checkpoint, (64, 6) in Agent"),
+        ("Three-v0", "size mismatch for actor.4.weight"),
+        ("Acrobot-v1", "size mismatch for critic.0.weight"),
         ("Nowhere-v0", "Nowhere"),
     ):
         torch.save({**good, "args": {**good["args"], "env_id": env_id}}, run_dir / "checkpoint.pt")

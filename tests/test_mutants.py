@@ -158,14 +158,14 @@ NORMAL = [
     ("entropy of the narrow", "HALF_LOG_2PI + self.std.log()", "HALF_LOG_2PI - self.std.log()"),
     ("entropy averaged", "self.std.log()).sum(-1)", "self.std.log()).mean(-1)"),
 ]  # fmt: skip
-WEIGHED = "        delta *= x - self.mean\n"
-MOVED = "        self.mean += delta.flatten(0, -2).sum(0) / total\n"
+WEIGHED = "(before * after)"
+MOVED = "        self.mean += before.flatten(0, -2).sum(0) / total\n"
 STATISTICS = [  # running means and variances, as Agent has them
-    ("rows that are none move the mean", "weight = valid.unsqueeze(-1)",
-     "weight = torch.ones_like(valid).unsqueeze(-1)"),
+    ("rows that are none move the mean", "rows = valid.unsqueeze(-1) > 0",
+     "rows = torch.ones_like(valid).unsqueeze(-1) > 0"),
     ("rows that are none count", "self.count + valid.sum()", "self.count + valid.numel()"),
-    ("squares around the mean before", WEIGHED, "        delta = delta.square()\n"),
-    ("squares around the mean after", MOVED, MOVED + "        delta = (x - self.mean) * weight\n"),
+    ("squares around the mean before", WEIGHED, "before.square()"),
+    ("squares around the mean after", WEIGHED, "after.square()"),
     ("the mean is not moved", MOVED, ""),
     ("the mean of new rows alone", MOVED, MOVED.replace("total", "valid.sum()")),
     ("unbiased", ".sum(0)) / total)", ".sum(0)) / (total - 1))"),
@@ -434,7 +434,7 @@ ATTENTION = [
     ("does not see the episode's first row", OTHER, "lags > (ages - 1).clamp(min=0).unsqueeze(1)"),
     ("sees all", OTHER, "lags > 99 + ages.unsqueeze(1)"),
     ("ages are counted from a rollout's start", f"        {CARRIED}\n",
-     f"        {CARRIED}\n        ages = 0 * ages\n        state = window, ages\n"),
+     f"        {CARRIED}\n        ages = 0 * ages\n        trxl_state = window, ages\n"),
     ("the first ages are stale", '["ages"][step] = ages', '["ages"][max(step, 1)] = ages'),
     ("ages of the row after", '            storage["ages"][step] = ages\n', "",
      WRITTEN, f'{WRITTEN}\n            storage["ages"][step] = ages'),
@@ -452,7 +452,7 @@ ATTENTION = [
     ("the window's newest row is lost", ADDED,
      "torch.cat([window[:, :-1], added.unsqueeze(1)], dim=1)"),
     ("the memory before is handed on", "probs.log_prob(action), value, (window, ages)",
-     "probs.log_prob(action), value, state"),
+     "probs.log_prob(action), value, trxl_state"),
     ("the layers' rows are one", "window[:, :, i]", "window[:, :, 0]"),
     ("the last value has no memory", LAST, LAST.replace("ages", "0 * ages")),
     ("the last value is stale", '_, storage["values"][T], _ =', "_ ="),
@@ -543,8 +543,8 @@ MASKED = [
     ("minus infinity", "self.actor(obs), -1e8", "self.actor(obs), -torch.inf"),
     ("an impossible action has logit 0", "self.actor(obs), -1e8", "self.actor(obs), 0.0"),
     ("what is 0 is possible", "torch.where(mask > 0,", "torch.where(mask >= 0,"),
-    ("no mask in one environment", "    return masks\n",
-     "    return masks | (np.arange(envs.num_envs) == 1)[:, None]\n"),
+    ("no mask in one environment", "    return masks.astype(np.float32)\n",
+     "    return 1.0 * ((masks == 1) | (np.arange(envs.num_envs) == 1)[:, None])\n"),
     ("log-probabilities unmasked in one environment", ALL,
      remade(ALL, f"{OPEN} * (torch.arange(N) == 1)[:, None] + {MASK}")),
 ]  # fmt: skip

@@ -42,15 +42,16 @@ OTHERWISE += "--cleanrl-semantics --gamma 0.9 --gae-lambda 0.8 --seed 2".split()
 PATCH = ROOT / "tests" / "exploration_bonus.patch"
 # --compile rounds differently, and training amplifies it. Seen, over the largest value of a curve:
 # at most 5e-5 in eight iterations on vectors, on pixels 4e-4 in the first two and 6e-2 in the
-# eighth; bfloat16 has 8 bits: 3e-2 in the first one already.
+# eighth; bfloat16 has 8 bits: 3e-2 in the first one already. One of each kind of network; that
+# Dynamo takes all of them whole, test_scripts shows.
 # flags beside --compile, first iterations, their bound, the bound of all 8 or None
 COMPILED = {
-    "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 5e-2, None)],
-    "ppo_continuous_action": [([], 2, 5e-5, 5e-5)],
     "ppo": [([], 2, 1e-4, 2e-4)],
     "ppo_lstm": [([], 2, 5e-5, 5e-5)],
     "ppo_trxl": [([], 2, 1e-4, 2e-4)],
     "ppo_rnd": [([], 2, 3e-4, 3e-4)],
+    "ppo_continuous_action": [([], 2, 5e-5, 5e-5)],
+    "ppo_atari_envpool": [([], 2, 1e-3, 0.2), (["--bfloat16"], 1, 5e-2, None)],
 }
 
 
@@ -94,18 +95,18 @@ def test_the_same_to_the_last_bit(eager, fast, tmp_path):
     check_both(eager, fast, [], tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("eager", "fast"), PAIRS)
 def test_one_patch_changes_both(eager, fast, tmp_path):
-    """An exploration bonus: the diff between both stays as it is, and both end with the same bits,
-    here with other flags."""
+    """An exploration bonus: the diff between both stays as it is. Where a network is of its own
+    kind, both end with the same bits, here with other flags."""
     texts = patched(eager, fast, tmp_path)
     paths = [tmp_path / f"{name}_with_bonus.py" for name in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         path.write_text(text)
     assert changes(*paths) == changes(PPO / f"{eager}.py", PPO / f"{fast}.py")
-    run = check_both(eager, fast, OTHERWISE, tmp_path, lambda name: lambda text: texts[name])
-    assert run.counts.sum() == ITERATIONS * run.T * run.N and (run.counts > 0).sum() > 1
+    if eager in COMPILED:
+        run = check_both(eager, fast, OTHERWISE, tmp_path, lambda name: lambda text: texts[name])
+        assert run.counts.sum() == ITERATIONS * run.T * run.N and (run.counts > 0).sum() > 1
 
 
 def check_both(eager, fast, flags, folder, edit=lambda name: None):
@@ -123,22 +124,6 @@ def check_both(eager, fast, flags, folder, edit=lambda name: None):
         and max(x for _, x in one["losses/clipfrac"]) > 0
     )
     return fast_run
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("eager", "fast"), PAIRS)
-def test_the_same_by_default(eager, fast, tmp_path, monkeypatch):
-    """The real environment and the default flags, two iterations; on pixels, and with a memory, of
-    shorter rollouts."""
-    monkeypatch.undo()
-    short = "atari" in eager or "lstm" in eager
-    steps = 32 if short else load(eager).Args.num_steps
-    args = load(eager).Args(num_steps=steps)
-    flags = ["--num-steps", steps, "--total-timesteps", 2 * args.batch_size]
-    runs = [run_main(name, *flags, runs_dir=tmp_path / name) for name in (eager, fast)]
-    one, two = map(curves, runs)
-    assert_the_same(one, two, *runs)
-    assert len(one["losses/value_loss"]) == 2
 
 
 @pytest.mark.parametrize("name", [fast for eager, fast in PAIRS if "atari" in eager])

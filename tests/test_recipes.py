@@ -1,7 +1,9 @@
 """Recipes and the search for hyper-parameters: commands that scripts take, tables that count."""
 
 import importlib.util
+import itertools
 import json
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,11 +18,11 @@ import recipe
 import tune
 import tyro
 from helpers import ROOT, load, said
-from lib import plots, recipes, records, tables
+from lib import recipes, records, runs, tables
 
 ALL = recipes.recipes()
 TINY = {"script": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1024, "flags": "--gamma 0.9"}
-TINY |= {"score": 300}
+TINY |= {"score": 300, "eager": True}
 
 
 def call(*words):
@@ -76,34 +78,27 @@ def test_run_sh_prints_a_recipe_and_runs_it(tmp_path):
 def run(seed, score, **more):
     """A record of TINY, as learning.py appends it."""
     fields = {"variant": recipes.variant(TINY), "env_id": "CartPole-v1", "total_timesteps": 1024}
-    fields |= {"until": None, "cpu": "P", "cores": 1, "gpu": None, "commit": "c", "seed": seed}
+    fields |= {"cpu": "P", "cores": 1, "gpu": None, "commit": "c", "seed": seed, "flags": []}
     fields |= {"global_step": 1024, "date": f"2026-01-02T00:0{seed % 10}", "seconds": 90.0}
     fields |= {"eval": {"mean": score - 1}, "eval_deterministic": {"mean": score}, **more}
     return fields | {"mean_return": 0.0, "curve": [[512, 30.0, 1.0], [1024, 90.0, score]]}
 
 
 def test_what_recipes_come_to(monkeypatch):
-    """Reported seeds alone, each by its last run; trials are counted on the other seeds."""
+    """Reported seeds alone, that had a core to themselves, of the newest machine."""
     zoo = {"return": 242, "steps": 1_000_000, "env_id": "CartPole-v0"}
-    for module in (tables, plots):
-        monkeypatch.setattr(
-            module, "recipes", lambda: {"Tiny": TINY | {"zoo": zoo}, "B": ALL["Taxi-v4"]}
-        )
-    found = [run(1, 1.0, date="2026-01-01"), run(2, 9.0, cores=2), run(3, 9.0, until=512)]
+    shown = {"Tiny": TINY | {"zoo": zoo}, "B": ALL["Taxi-v4"]}
+    monkeypatch.setattr(tables, "recipes", lambda: shown)
+    found = [run(2, 9.0, cores=2), run(3, 9.0, until=512), run(4, 9.0, cpu="old", date="2025")]
     found += [run(seed, 100.0 * seed) for seed in (1, 2, 3, 4, 5, 6)]
-    found += [run(101, 9.0), run(102, 9.0), run(101, 9.0, variant="ppo_torchcompile:compile")]
-    guide, _, caption = tables.recipe_table(found).rpartition("\n\n")
-    row, other = guide.splitlines()[2:]
-    text = "| `Tiny` | 300 [133, 467] | 100 to 500 | 242 (1M, v0) | 1.5 (0.001024M) | 300 in 90 s |"
-    assert row == text and other == "| `B` | not measured |  |  |  |  |"
+    found += [run(101, 9.0), run(1, 9.0, variant="ppo_torchcompile:compile")]
+    table, _, caption = tables.recipe_table(found).rpartition("\n\n")
+    row, other = table.splitlines()[2:]
+    text = "| `Tiny` | 300 [133, 467] (5) | 100 to 500 | 242 (1M, v0) | 1.5 (0.001024M) | "
+    assert row == f"{text}300 in 90 s |" and other == "| `B` | not measured |  |  |  |  |"
+    assert caption == "*P, 1 core; 2026-01-02.*"
     missed = tables.recipe_table([r for r in found if r["seed"] != 5])
     assert "| 300 not reached |" in missed, "by two of four"
-    assert caption == "*P, 1 core a run, 2026-01-02; 5 seeds.*"
-    assert "| 299 | 1 2 3 4 5 | 2 | 600 |" in tables.recipe_table(found, log=True)
-    (ax,) = plots.plot_recipes(found).axes
-    assert ax.get_title("left") == "Tiny" and list(ax.lines[1].get_ydata()) == [242, 242]
-    assert ax.lines[0].get_ydata()[-1] == 300 and ax.lines[0].get_xdata()[-1] == 1.5
-    assert plots.plot_recipes(found[8:9]) is None and "not m" in tables.recipe_table(found[8:9])
 
 
 @pytest.mark.slow
@@ -116,33 +111,6 @@ def test_a_recipe_is_learned_and_played_both_ways(tmp_path, monkeypatch, capsys)
     assert record["args"]["gamma"] == 0.9 and record["global_step"] == 1024
     assert record["eval"]["episodes"] == record["eval_deterministic"]["episodes"] == 2
     assert record["eval"] != record["eval_deterministic"]
-    capsys.readouterr()
-
-
-def test_a_recipe_beside_the_zoos_flags(monkeypatch):
-    """Of the seeds that both ran, each alone on a core; whoever is better."""
-    monkeypatch.setattr(tables, "recipes", lambda: {"Tiny": TINY, "B": ALL["Taxi-v4"]})
-    found = [run(seed, 100.0 * seed) for seed in (1, 2, 3)]
-    assert tables.zoo_table(found) == "", "nothing stands beside it"
-    of_zoo = {"variant": "zoo", "pair": "ppo", "total_timesteps": 2_000_000, "seconds": 300.0}
-    found += [run(seed, 400.0, **of_zoo) for seed in (1, 3, 4)] + [run(2, 9.0, **of_zoo, cores=2)]
-    ours, zoo = tables.zoo_table(found).splitlines()[2:4]
-    assert ours == "| `Tiny` | this recipe | 0.001024M | 1.5 | 200 ± 141 (2) |"
-    assert zoo == "| `Tiny` | Stable-Baselines3, zoo's flags | 2M | 5 | 400 ± 0 (2) |"
-
-
-@pytest.mark.slow
-def test_the_zoos_flags_are_learned_and_played(tmp_path, monkeypatch, capsys):
-    """A rollout of the real thing, whose seconds end before it plays."""
-    flags = ["--variants", "zoo:ppo", "--env-ids", "LunarLander-v3", "--seeds", "1"]
-    flags += ["--total-timesteps", "16384", "--results", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["learning.py", *flags])
-    assert learning.main() == 0
-    (record,) = records.read(tmp_path / "learning.jsonl")
-    assert (record["variant"], record["pair"]) == ("zoo", "ppo") and record["episodes"] > 50
-    played = record["eval_deterministic"]
-    assert played["episodes"] == 20 and played["mean"] < 100 and played["std"] > 0
-    assert record["startup_s"] == pytest.approx(record["seconds"], abs=0.1), "of one iteration"
     capsys.readouterr()
 
 
@@ -190,64 +158,74 @@ def test_what_a_script_refuses_ends_before_a_trial(tmp_path, monkeypatch, capsys
 
 def test_trials_are_judged_at_equal_steps(monkeypatch):
     """By what ended in the tenth of the run before a quarter's end, whenever the run is looked at,
-    also where a point is an iteration's mean; at the end by the run's summary."""
-    found, seconds = [], iter(range(0, 1000, 11))
-    monkeypatch.setattr(tune.records, "scalars", lambda run, tag: found)
-    monkeypatch.setattr(tune, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    summary = SimpleNamespace(read_text=lambda: '{"mean_return": 3.5}')
-    folder = SimpleNamespace(iterdir=lambda: ["a run"], glob=lambda _: [summary])
-    monkeypatch.setattr(tune, "Path", lambda _: folder)
-    process, asked = mock.Mock(), []
-
-    def run_process(command, env, tick):
-        for end in (250, 251, 300, 760):
-            found[:] = [SimpleNamespace(step=step, value=step) for step in range(1, end + 1)]
-            tick(process)
+    also where a point is an iteration's mean."""
+    found, seconds = [], itertools.count(0, 11)
+    monkeypatch.setattr(tune, "scalars", lambda run, tag: found)
+    monkeypatch.setattr(tune.time, "monotonic", lambda: next(seconds))
+    folder, process, asked = SimpleNamespace(iterdir=lambda: ["a run"]), mock.Mock(), []
 
     def stop(quarter, value):
         asked.append((quarter, value))
         return quarter == 3
 
-    monkeypatch.setattr(tune.records, "run_process", run_process)
-    assert tune.train("ppo", [], 1000, stop) is None
+    def look(watch, steps):
+        found[:] = [SimpleNamespace(step=step, value=step) for step in steps]
+        return watch(process, folder)
+
+    watch = tune.Watch(1000, stop)
+    looks = [look(watch, range(1, end + 1)) for end in (250, 251, 300, 760)]
+    assert looks == [False, False, False, True] == [*looks[:3], watch.stopped]
     assert asked == [(1, 200.5), (2, 450.5), (3, 700.5)]
-    process.send_signal.assert_called_once()
-    assert tune.train("ppo", [], 1000, lambda *_: False) == 3.5
-    few, asked[:] = [SimpleNamespace(step=step, value=step) for step in (100, 220, 240, 480)], []
+    process.send_signal.assert_called_once_with(signal.SIGTERM)
+    asked.clear()
+    assert not look(tune.Watch(1000, stop), (100, 220, 240, 480)) and asked == [(1, 230)]
 
-    def run_few(command, env, tick):
-        found[:] = few
-        tick(process)
 
-    monkeypatch.setattr(tune.records, "run_process", run_few)
-    tune.train("ppo_continuous_action_warp", [], 1000, stop)
-    assert asked == [(1, 230)]
+def learned(score):
+    """In place of a run: what tune reads of it. An exception is raised."""
+    return mock.Mock(side_effect=[{"mean_return": 0.0}, *score])
 
 
 def test_ctrl_c_ends_a_study_without_a_traceback(tmp_path, monkeypatch, capsys):
     """By its first trial, or its second: then the best is told."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune.records, "run_process", lambda command: "")
+    monkeypatch.setattr(tune, "catch_signals", lambda: None)
     flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--trials", "9"]
-    for outcomes, status in (([KeyboardInterrupt], 1), ([5.0, KeyboardInterrupt], 0)):
-        monkeypatch.setattr(tune, "train", mock.Mock(side_effect=outcomes))
+    good = {"mean_return": 5.0}
+    for outcomes, status in (([KeyboardInterrupt], 1), ([good, KeyboardInterrupt], 0)):
+        monkeypatch.setattr(tune, "train", learned(outcomes))
         done = tuned(monkeypatch, capsys, *flags)
         assert done.returncode == status and "Traceback" not in done.stderr
     assert "best of 1 trials: 5.00" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_study_goes_on(tmp_path, monkeypatch, capsys):
-    """The second call adds a trial to the first one's, and prints a command that can be run."""
+    """The second call adds a trial to the first one's, and prints a command that can be run; what
+    fails, or ends without an episode, is none."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune, "catch_signals", lambda: None)
     flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "4096"]
-    assert "best of 2 trials" in tuned(monkeypatch, capsys, *flags, "--trials", "2").stdout
-    refused = mock.Mock(side_effect=records.Failure("no"))
-    with monkeypatch.context() as context:
-        context.setattr(tune, "train", refused)
-        tuned(monkeypatch, capsys, *flags, "--trials", "2")  # of no complete trials
-    done = tuned(monkeypatch, capsys, *flags, "--trials", "1")
-    assert refused.call_count == 2 and done.returncode == 0 and "best of 3 trials" in done.stdout
+    for scores, said_of in (
+        ([1.0, 3.0], "best of 2 trials: 3.00"),
+        ([records.Failure("no"), None], "best of 2 trials: 3.00"),
+        ([2.0], "best of 3 trials: 3.00"),
+    ):
+        found = [x if isinstance(x, Exception) else {"mean_return": x} for x in scores]
+        monkeypatch.setattr(tune, "train", learned(found))
+        done = tuned(monkeypatch, capsys, *flags, "--trials", str(len(scores)))
+        assert done.returncode == 0 and said_of in done.stdout and tune.train.call_count > 1
     python, script, *words = done.stdout.splitlines()[-1].split()
     assert (python, script) == ("python", "ppo/ppo.py")
     assert tyro.cli(load("ppo").Args, args=words).total_timesteps == 4096
+
+
+@pytest.mark.slow
+def test_a_trial_is_a_run(tmp_path, monkeypatch, capsys):
+    """In a process: its return is that of the summary, and it has a record."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune, "catch_signals", lambda: None)
+    flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "4096"]
+    done = tuned(monkeypatch, capsys, *flags, "--trials", "1")
+    (record,) = runs.records_of(next(tmp_path.glob("runs/tune/*/runs.jsonl")))
+    assert done.returncode == 0 and record["global_step"] <= 4096 and record["seed"] == 101
+    assert f"best of 1 trials: {record['mean_return']:.2f}" in done.stdout

@@ -14,7 +14,6 @@ import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-import test_parity
 from helpers import (
     FAST,
     IN_TURN,
@@ -32,41 +31,42 @@ from helpers import (
     scalars,
     task,
 )
+from lib import parity
+from lib.parity import assert_the_same
 
 import torch
 
 SUMMARY = "script args device global_step complete sps mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
-MODES = [(name, []) for name in SCRIPTS if name not in FAST]
-MODES += [(name, ["--cudagraphs"]) for name in FAST]
-COMPILED = ["--compile", "--cudagraphs", "--num-envs", 4, "--total-timesteps", 96]
-MODES += [  # the others are compiled in test_parity, ppo_atari but for the simulator among them
-    pytest.param(fast, COMPILED, marks=pytest.mark.slow)
-    for eager, fast in PAIRS
-    if eager not in (*test_parity.COMPILED, "ppo_atari")
-]
 
 
-@pytest.mark.parametrize(("name", "flags"), MODES)
-def test_what_a_run_leaves(name, flags, tmp_path, capsys):
-    """In each mode: curves, a summary, a checkpoint from which the same network can be made."""
-    run = run_main(name, *TINY, *flags, "--measure-burnin", 1, runs_dir=tmp_path)
+@pytest.mark.parametrize(("eager", "fast"), PAIRS)
+def test_what_a_run_leaves(eager, fast, tmp_path, capsys):
+    """Curves, a summary, a checkpoint from which the same network can be made; in the environment
+    itself and by default both versions compute the same, to the last bit."""
+    runs = []
+    for name, flags in ((eager, []), (fast, ["--cudagraphs"])):
+        flags = [*TINY, *flags, "--measure-burnin", 1]
+        runs.append(run_main(name, *flags, runs_dir=tmp_path / name))
+        check_what_is_left(name, runs[-1], tmp_path / name, capsys.readouterr().out.splitlines())
+    assert_the_same(*map(parity.curves, runs), *runs)
+
+
+def check_what_is_left(name, run, folder, printed):
     rows = 8 * run.args.num_envs  # environment steps in an iteration
-    lines, mode = capsys.readouterr().out.splitlines(), "eager"
-    if "--compile" in flags:
-        mode = "compile"
-    expected = ["--cudagraphs needs a CUDA device: running without"] * bool(flags)
-    expected += [f"mode: {mode}"] * (name in FAST)
+    expected = ["--cudagraphs needs a CUDA device: running without", "mode: eager"]
+    expected = expected if name in FAST else []
     expected.append(f"{name} on cpu: {run.args.env_id}, {run.args.num_envs} envs x 8 steps")
     if task(name) == "warp":
-        folder = run.wp.config.kernel_cache_dir
-        expected.append(f"kernels: compiled once, for about a minute, into {folder}")
-    assert lines[:-1] == expected
-    (run_dir,) = tmp_path.iterdir()
-    assert lines[-1] == f"{run_dir}: {run.score}, {run.sps} steps/s"
+        cache = run.wp.config.kernel_cache_dir
+        expected.append(f"kernels: compiled once, for about a minute, into {cache}")
+    assert printed[:-1] == expected
+    (run_dir,) = folder.iterdir()
+    assert printed[-1] == f"{run_dir}: {run.score}, {run.sps} steps/s"
     assert re.fullmatch(rf"[\w.]+[-_]v\d__{name}__1__\d{{6}}-\d{{6}}-\d+", run_dir.name)
+    assert (run_dir / "script.py").read_bytes() == (PPO / f"{name}.py").read_bytes()
     summary = json.loads((run_dir / "summary.json").read_text())
-    assert summary.pop("mode", "eager") == mode and list(summary) == SUMMARY.split()
+    assert summary.pop("mode", "eager") == "eager" and list(summary) == SUMMARY.split()
     assert (summary["script"], summary["global_step"]) == (name, 3 * rows)
     assert summary["complete"] and isinstance(summary["sps"], int) and summary["sps"] > 0
     curves = scalars(run_dir)
@@ -97,6 +97,19 @@ def test_what_a_run_leaves(name, flags, tmp_path, capsys):
         assert torch.equal(checkpoint["agent"]["obs_rms.var"], run.agent.obs_rms.var)
         least = run.N * 20 if "continuous" in name else 1
         assert least < checkpoint["agent"]["obs_rms.count"], "of transitions in three rollouts"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAST)
+def test_what_is_compiled_is_compiled_whole(name, tmp_path):
+    """A graph for each torch.compile, of which nothing is left to Python; without kernels."""
+    torch.compiler.reset()
+    with parity.counted("eager") as graphs:
+        run = run_main(name, *TINY, "--compile", "--total-timesteps", 32, runs_dir=tmp_path)
+    text = (PPO / f"{name}.py").read_text()
+    assert run.mode == run.summary["mode"] == "compile"
+    assert len(graphs) == text.count("= torch.compile(") + text.count(".compile()\n") > 0
+    assert all(graphs.values()), graphs
 
 
 def test_alone_in_an_empty_folder(tmp_path):

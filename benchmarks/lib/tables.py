@@ -291,19 +291,6 @@ def changed_lines(idea: str) -> int:
     return len(re.findall(r"(?m)^[+-]", text[text.index("\n@@") :]))
 
 
-def ideas_table() -> str:
-    """The patches of ppo/ideas: a row each, from what stands at its head."""
-    rows = []
-    for path in sorted((ROOT / "ppo" / "ideas").glob("*.patch")):
-        head = re.sub(r"(?m)^# ?", "", path.read_text().partition("--- a/")[0])
-        what = re.sub(r"\s+", " ", re.split(r"(?m)^Source: ", head)[0]).split(". ")[0].rstrip(". ")
-        source = re.search(r"(?ms)^Source: (.+?)\.?\n(?=\w+: )", head)[1]
-        source = re.sub(r"arXiv:([\d.]+\d)", r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
-        cells = [f"[`{path.stem}`]({path.name})", what, source, str(changed_lines(path.stem))]
-        rows.append([" ".join(cell.split()) for cell in cells])
-    return rows_of(["idea", "what it changes", "source", "lines"], rows, text=3)
-
-
 def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     """Runs by (idea, task), "none" being the script without: of each the newest text that was run,
     with the seeds that both have; only ideas that are still there."""

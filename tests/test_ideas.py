@@ -19,7 +19,7 @@ import lock
 import numpy as np
 import pytest
 from fork import IDEAS, apply, heading
-from helpers import PAIRS, PPO, TINY, load, run_main
+from helpers import PAIRS, PPO, TINY, run_main
 from lib.parity import VECTORS, assert_close, assert_the_same, curves
 from test_parity import job, short_games  # noqa: F401 - a fixture
 
@@ -131,7 +131,9 @@ def test_both_versions_have_the_idea(path, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idea", ["categorical", "multidiscrete", "normalize", "rpo"])
+@pytest.mark.parametrize(
+    "idea", ["categorical", "multidiscrete", "normalize", "rpo", "separate_clip"]
+)
 def test_an_idea_is_compiled(idea, tmp_path, monkeypatch):
     """Where it changes what is traced: the losses of the eager version, but for rounding. No C++ is
     written: that is PyTorch's own."""
@@ -441,7 +443,7 @@ def test_numpy_draws_what_pytorch_would(tmp_path):
     change = edit(IDEAS / "numpy_acting.patch", tmp_path)
     run = run_main("ppo", *TINY, runs_dir=tmp_path / "runs", edit=change)
     obs, actions = torch.randn(64, 4), []
-    for act in (run.act, load("ppo").act):
+    for act in (run.act_in_numpy, run.act):
         torch.manual_seed(1)
         actions.append(act(run.agent, obs))
     assert torch.equal(*actions) and 0 < actions[0].sum() < 64

@@ -22,9 +22,8 @@ from lib.records import Failure
 
 import torch
 import torch.distributed as dist
-from torch._dynamo import symbolic_convert
+from torch._dynamo import external_utils, symbolic_convert
 from torch._dynamo.backends.registry import lookup_backend
-from torch.utils import _contextlib
 
 # a short run's flags
 ITERATIONS = 8
@@ -46,8 +45,9 @@ def run_main(path: Path, *flags, runs_dir, edit: Callable | None = None, gpu=Fal
     argv, sys.argv = sys.argv, [path.stem, *map(str, flags), "--runs-dir", str(runs_dir)]
     sys.argv += [] if gpu else ["--no-cuda"]
     # Dynamo keeps the first main of a process: it would look for this one's classes there
-    symbolic_convert._import_module.cache_clear()
-    vars(_contextlib).pop("__import___main__", None)
+    if cached := getattr(symbolic_convert, "_import_module", None):
+        cached.cache_clear()
+    vars(external_utils).pop("__import___main__", None)
     try:
         with tempfile.TemporaryDirectory() as folder:
             if edit is not None:

@@ -449,6 +449,15 @@ def test_numpy_draws_what_pytorch_would(tmp_path):
     assert torch.equal(*actions) and 0 < actions[0].sum() < 64
 
 
+@pytest.mark.parametrize("idea", ["normalize", "normalize_lstm"])
+def test_statistics_are_those_of_continuous_actions(idea, tmp_path):
+    """The same class, line by line."""
+    path = IDEAS / f"{idea}.patch"
+    text = (PPO / "ppo_continuous_action.py").read_text()
+    kind = re.search(r"(?ms)^class RunningMeanStd.+?\n\n\n", text)[0]
+    assert kind in edit(path, tmp_path)((PPO / f"{representative(path)}.py").read_text())
+
+
 def test_masks_are_not_normalised(tmp_path):
     """By the patch, which gives Agent the statistics of what stands before them."""
     change = edit(IDEAS / "normalize.patch", tmp_path)

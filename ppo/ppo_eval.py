@@ -204,7 +204,7 @@ class Game:
             over |= self.dones & (self.info["lives"] > before["lives"])
         elif self.on_atari:  # in ALE no life ends a game, but it ends the memory
             dones = dones | (self.info["lives"] < before["lives"])
-        self.returns += np.asarray(reward) * self.there
+        self.returns += np.asarray(reward, float) * self.there
         self.took_part |= self.there
         self.total = float(self.returns.sum() / max(1, self.took_part.sum()))
         self.dones, self.there, self.over = dones, ~over, bool(over.all())
@@ -274,7 +274,6 @@ def export(policy, path):
     assert heads, f"a {type(probs).__name__} has no tensors"
     kept = [*inspect.signature(policy.agent.forward).parameters][1 : len(axes)]
     names = {"input_names": ["obs", *kept], "output_names": heads + [f"next_{x}" for x in kept]}
-    policy.script.len = lambda x: x.shape[0] if torch.is_tensor(x) else len(x)  # rows stay free
     policy.deterministic = True  # the file draws nothing
     program = torch.onnx.export(policy.eval(), (inputs[0],), dynamic_shapes=(axes,), **names)
     for node in program.model.graph:
@@ -299,8 +298,9 @@ def export(policy, path):
 
 if __name__ == "__main__":
     args, games = tyro.cli(Args), []
-    with suppress(OSError):  # MuJoCo in EnvPool looks for it when it is first used
-        ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
+    if args.capture_video:  # MuJoCo in EnvPool looks for it when it is first used
+        with suppress(OSError):
+            ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
     gym.logger.min_level = gym.logger.ERROR  # v4 is out of date, but what the tables used
     # a game's seed starts its environment and draws its actions; no game of training has it
     seeds = np.random.SeedSequence(args.seed, spawn_key=(1,)).generate_state(args.episodes) >> 1

@@ -17,11 +17,9 @@ import pytest
 import ranks
 from helpers import (
     PPO,
-    ROOT,
     TINY,
     insert,
     load,
-    random_storage,
     run_main,
     run_script,
     scalars,
@@ -30,27 +28,22 @@ from helpers import (
 from test_reference import ScriptedGames
 
 import torch
-import torch._dynamo
 import torch.distributed as dist
 
 EAGER, FAST = "ppo_atari_envpool_multigpu", "ppo_atari_envpool_multigpu_torchcompile"
 SMALL = "--num-envs 4 --num-steps 8 --num-minibatches 2 --update-epochs 2 --no-cuda".split()
 
 
-def torchrun(count, script, *flags, cwd, before=()):
-    """A started torchrun with `count` processes, of a script or of what `before` names."""
+def torchrun(count, script, *flags, cwd):
+    """A started torchrun with `count` processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", count, *before, script, *flags]
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(ROOT / x) for x in ("tests", "ppo", "benchmarks")),
-    }
-    env |= {"OMP_NUM_THREADS": "1"}
+    command += ["--nproc-per-node", count, script, *flags]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
     with open(cwd / "out", "w") as out, open(cwd / "err", "w") as err:
         return subprocess.Popen([*map(str, command)], cwd=cwd, env=env, stdout=out, stderr=err)
 
 
-def ended(process, cwd, timeout=300):
+def finished(process, cwd, timeout=300):
     """Status, standard output and errors of a torchrun."""
     status = process.wait(timeout)
     return status, (cwd / "out").read_text(), (cwd / "err").read_text()
@@ -78,16 +71,16 @@ def one_process(count, dtype):
 
 @pytest.mark.slow
 def test_ranks_compute_what_one_process_does(tmp_path):
-    """Nine updates in three epochs on gloo, one minibatch without a valid row on one rank.
+    """Nine updates in three epochs of three ranks, one minibatch without a valid row on one.
 
     To 1e-6: losses and parameters after each epoch, gradients after the first. Later gradients
     differ by what rounding has done to the parameters, seen: 1e-5, and 1e-6 in float64, where
     weights and advantages still are float32.
     """
-    count = 2
-    process = torchrun(count, ROOT / "tests" / "ranks.py", tmp_path / "x", cwd=tmp_path)
-    status, _, err = ended(process, tmp_path)
-    assert status == 0, err
+    count = 3
+    processes = ranks.together(count, ranks.share, tmp_path / "x", cwd=tmp_path)
+    status, _, err = ranks.ended(processes, tmp_path)
+    assert status == [0] * count, err
     fingerprints, found = torch.load(tmp_path / "x", weights_only=True)
     assert fingerprints == fingerprints[:1] * count, "the ranks have the same weights"
     found = iter(found)
@@ -138,11 +131,12 @@ def test_shares_that_are_not_equal(flags, tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_ranks_that_differ(tmp_path):
     """Are refused, by a message and without a run's folder."""
-    command = f'exec "{sys.executable}" "{PPO / EAGER}.py" {" ".join(SMALL)} --seed $RANK'
-    process = torchrun(2, "bash", "-c", command, cwd=tmp_path, before=["--no-python"])
-    status, _, err = ended(process, tmp_path)
-    assert status != 0 and "the ranks have different arguments" in err, err
-    assert f'{EAGER}.py", line' not in err, "no traceback"
+    flags = [*SMALL, "--seed", lambda rank: rank]
+    status, _, err = ranks.ended(
+        ranks.together(2, PPO / f"{EAGER}.py", *flags, cwd=tmp_path), tmp_path
+    )
+    assert status == [1, 1]
+    assert err == ["the ranks have different arguments, checkpoints or devices\n"] * 2
     assert not (tmp_path / "runs").exists()
 
 
@@ -165,7 +159,7 @@ def edited(folder, *changes):
     return script
 
 
-def start(folder, *flags):
+def start(folder, launch, *flags):
     """Two ranks that train on, from when there are two checkpoints of theirs: both catch signals.
 
     Rank 1 adds 1000 to a game's return, which tells whose it is.
@@ -175,12 +169,12 @@ def start(folder, *flags):
     saved = [*folder.glob("runs/*/checkpoint.pt")]
     before = checkpoint(folder)["global_step"] if saved else 0
     flags = [*flags, "--total-timesteps", 10**7, "--checkpoint-interval", 1]
-    process = torchrun(2, script, *SMALL, *flags, cwd=folder)
+    started = launch(2, script, *SMALL, *flags, cwd=folder)
     deadline = time.monotonic() + 300
     while not [*folder.glob("runs/*/*.pt")] or checkpoint(folder)["global_step"] <= before + 32:
-        assert process.poll() is None and time.monotonic() < deadline, (folder / "err").read_text()
+        assert time.monotonic() < deadline, [x.read_text() for x in folder.glob("err*")]
         time.sleep(0.1)
-    return process
+    return started
 
 
 def rank_1(process):
@@ -195,23 +189,32 @@ def rank_1(process):
 def test_ranks_end_together(tmp_path):
     """SIGTERM to one rank, which says all it knows to the others; SIGTERM to torchrun; kill -9 of a
     rank; then one process goes on."""
-    flags = []
-    for victim in (rank_1, lambda process: process.pid):
-        process = start(tmp_path, *flags)
-        os.kill(victim(process), signal.SIGTERM)
-        status, out, err = ended(process, tmp_path)
-        assert status != 0 and f'{EAGER}.py", line' not in err, "no traceback"
+
+    def assert_stopped():
         (run_dir,) = (tmp_path / "runs").iterdir()
-        flags = ["--resume", run_dir.relative_to(tmp_path)]
-        assert len(out.splitlines()) == 2, "rank 0 prints for all"
         summary = json.loads((run_dir / "summary.json").read_text())
         assert summary["global_step"] == checkpoint(tmp_path)["global_step"] > 0
         assert not summary["complete"] and summary["args"]["total_timesteps"] == 10**7
+        return run_dir
 
-    process = start(tmp_path, *flags)
+    processes = start(tmp_path, ranks.together)
+    os.kill(processes[1].pid, signal.SIGTERM)
+    status, out, err = ranks.ended(processes, tmp_path)
+    assert status == [128 + signal.SIGTERM, 0] and "Traceback" not in "".join(err)
+    assert len(out[0].splitlines()) == 2 and not out[1], "rank 0 prints for all"
+    flags = ["--resume", assert_stopped().relative_to(tmp_path)]
+
+    process = start(tmp_path, torchrun, *flags)
+    process.terminate()
+    status, out, err = finished(process, tmp_path)
+    assert status != 0 and f'{EAGER}.py", line' not in err, "no traceback"
+    assert len(out.splitlines()) == 2
+    run_dir = assert_stopped()
+
+    process = start(tmp_path, torchrun, *flags)
     os.kill(rank_1(process), signal.SIGKILL)
     killed = time.monotonic()
-    status, _, err = ended(process, tmp_path)
+    status, _, err = finished(process, tmp_path)
     assert status != 0 and time.monotonic() - killed < 60
     assert "Signal 9 (SIGKILL)" in err, "torchrun names what has happened"
     done = checkpoint(tmp_path)
@@ -222,36 +225,20 @@ def test_ranks_end_together(tmp_path):
     assert run.episodic_returns[: len(done["episodic_returns"])] == done["episodic_returns"]
     # three ranks, which have no equal shares of the old flags' games, but have of the new ones'
     more = [*more[:2], "--num-envs", 9, "--num-minibatches", 3]
-    more += ["--total-timesteps", checkpoint(tmp_path)["global_step"] + 200]
-    status, _, err = ended(torchrun(3, PPO / f"{EAGER}.py", *more, cwd=tmp_path), tmp_path)
-    assert status == 0 and checkpoint(tmp_path)["args"]["num_envs"] == 9, err
-
-
-THREADS = """
-    names = [open(f"/proc/self/task/{x}/comm").read() for x in os.listdir("/proc/self/task")]
-    print(sum("gloo" in name for name in names), "threads of gloo")
-"""
-
-
-@pytest.mark.slow
-def test_no_thread_is_left(tmp_path):
-    """Of gloo's, when Python ends: one that frees a tensor then would abort the process."""
-    end = "    dist.destroy_process_group()\n    if not"
-    script = edited(tmp_path, (end, f"{THREADS}{end.replace('    if', THREADS + '    if')}"))
-    done = run_script(script, *SMALL[:-1], "--total-timesteps", 64, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    counts = [line.split()[0] for line in done.stdout.splitlines() if "threads of gloo" in line]
-    assert int(counts[0]) > 0 and counts[1:] == ["0"]
+    more += ["--total-timesteps", checkpoint(tmp_path)["global_step"] + 200, "--no-cuda"]
+    processes = ranks.together(3, PPO / f"{EAGER}.py", *more, cwd=tmp_path)
+    status, _, err = ranks.ended(processes, tmp_path)
+    assert status == [0, 0, 0] and checkpoint(tmp_path)["args"]["num_envs"] == 9, err
 
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite(tmp_path):
     """Ends both ranks with what has happened, before a checkpoint is written."""
     script = edited(tmp_path, ("        # Log\n", "        losses[0] = np.nan\n        # Log\n"))
-    process = torchrun(2, script, *SMALL, "--checkpoint-interval", 1, cwd=tmp_path)
-    status, out, err = ended(process, tmp_path)
-    assert status != 0 and err.count("FloatingPointError: in iteration 1 [") == 2, err
-    assert len(out.splitlines()) == 1 and not [*tmp_path.glob("runs/*/*.pt")]
+    processes = ranks.together(2, script, *SMALL, "--checkpoint-interval", 1, cwd=tmp_path)
+    status, out, err = ranks.ended(processes, tmp_path)
+    assert status == [1, 1] and all("FloatingPointError: in iteration 1 [" in x for x in err), err
+    assert len(out[0].splitlines()) == 1 and not [*tmp_path.glob("runs/*/*.pt")]
 
 
 @pytest.mark.slow
@@ -283,9 +270,9 @@ def test_a_run_of_two_is_an_iteration_of_one(tmp_path):
             "        torch.save(kept, f'rank{RANK}.pt')\n        # Checkpoint\n",
         ),
     )
-    process = torchrun(2, script, *SMALL, "--total-timesteps", 32, cwd=tmp_path)
-    status, _, err = ended(process, tmp_path)
-    assert status == 0, err
+    processes = ranks.together(2, script, *SMALL, "--total-timesteps", 32, cwd=tmp_path)
+    status, _, err = ranks.ended(processes, tmp_path)
+    assert status == [0, 0], err
     one, two = (torch.load(tmp_path / f"rank{i}.pt", weights_only=True) for i in (0, 1))
     assert not {*one["seeds"]} & {*two["seeds"]} and len({*one["seeds"], *two["seeds"]}) == 4
     assert not torch.equal(one["rng"], two["rng"])
@@ -314,35 +301,24 @@ def test_a_run_of_two_is_an_iteration_of_one(tmp_path):
     assert apart(one["end"] - one["start"], end - one["start"]) < 1e-3, "of their way"
 
 
-def test_one_graph_with_its_collective():
-    """Loss, backward, all_reduce and clipping are traced into one graph."""
-    module = load(FAST)
-    storage, *_ = random_storage(FAST, 4, 2)
-    batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}
-    agent, _ = ranks.learner(module, torch.float32)
-    args = module.Args(norm_adv=False)
-    expected = module.compute_gradients(agent, batch, args, torch.arange(8))
-    one = ranks.flat(agent, lambda p: p.grad)
-    agent.zero_grad()
-    with torch._dynamo.config.patch(trace_autograd_ops=True):
-        gradients = torch.compile(module.compute_gradients, backend="aot_eager", fullgraph=True)
-        losses = gradients(agent, batch, args, torch.arange(8))
-    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-5)
-    assert apart(ranks.flat(agent, lambda p: p.grad), one) < 1e-6
-
-
 GRAPHS = """
 import weakref
 class CudaGraphModule:
     def __init__(self, module, warmup):
         self.module = module
-        weakref.finalize(self, os.write, 1, b"graph gone\\n").atexit = False
+        if "b_inds" in module.__code__.co_varnames:
+            weakref.finalize(self, os.write, 1, b"graph gone\\n").atexit = False
     def __call__(self, *args):
         return self.module(*args)
 atexit.register(os.write, 1, b"exit goes on\\n")
+def threads():
+    names = [open(f"/proc/self/task/{x}/comm").read() for x in os.listdir("/proc/self/task")]
+    os.write(1, f"{sum('gloo' in name for name in names) > 0} threads of gloo\\n".encode())
 def destroy(function=dist.destroy_process_group):
+    threads()
     os.write(1, b"group ends\\n")
     function()
+    threads()
 dist.destroy_process_group = destroy
 """
 
@@ -352,23 +328,23 @@ dist.destroy_process_group = destroy
 @pytest.mark.parametrize("error", [False, True])
 def test_the_graph_goes_before_the_group(error, tmp_path):
     """On a CPU, with a module that captures nothing: that of the epochs is gone before the group
-    ends, and after an error before what was registered first runs at exit."""
+    ends, and after an error before what was registered first runs at exit. No thread of gloo's is
+    left when Python ends: one that frees a tensor then would abort the process."""
     text = (PPO / f"{FAST}.py").read_text()
+    text, count = re.subn(r"( cudagraphs = args\.cudagraphs) and .*", r"\1", text)
+    assert count == 1 and "from tensordict.nn import CudaGraphModule\n" in text
     text = text.replace("from tensordict.nn import CudaGraphModule\n", GRAPHS)
-    text = text.replace("    if cudagraphs:\n        optimizer", "    if True:\n        optimizer")
-    for line in text.splitlines():
-        if ".pin_memory()" in line or "run_step = " in line:
-            text = text.replace(f"{line}\n", "")
-    text = text.replace("obs_host, action_host\n", "None, None\n")
+    text = text.replace(".pin_memory()", "")
+    text = text.replace("torch.cuda.current_stream().synchronize()", "pass")
     if error:
         text = insert("# Advantages", "raise ValueError")(text)
     path = tmp_path / "script.py"
     path.write_text(text)
-    done = run_script(path, *TINY, "--env-id", "Pong-v5", cwd=tmp_path)
+    done = run_script(path, *TINY, "--cudagraphs", "--env-id", "Pong-v5", cwd=tmp_path)
     assert done.returncode == error, done.stderr
-    events = ("graph gone", "group ends", "exit goes on")
-    lines = [line for line in done.stdout.splitlines() if line in events]
-    assert lines == (["graph gone", "exit goes on"] if error else list(events))
+    events = ["graph gone", "True threads of gloo", "group ends", "False threads of gloo"]
+    events = [*events[: 1 if error else 4], "exit goes on"]
+    assert [line for line in done.stdout.splitlines() if line in events] == events, done.stdout
 
 
 @pytest.fixture
@@ -418,26 +394,15 @@ def two_machines():
 
 @pytest.mark.slow
 def test_two_machines(two_machines, tmp_path):
-    """The weights of two ranks on one machine, bit for bit, and nothing is written on the second
-    one. SIGTERM to the second ends both, with a checkpoint. When the network is cut for 3 s they go
-    on after it; when one is killed, the other ends and says so, and a process alone goes on."""
+    """When the network is cut for 3 s they go on after it. SIGTERM to the second one ends both,
+    with a checkpoint, whose weights are those of two ranks on one machine, bit for bit; nothing is
+    written on the second. When one is killed, the other ends and says so, and a process alone goes
+    on."""
     folders = [tmp_path / name for name in "ab"]
-    more = "--total-timesteps", 160
-    started = [two_machines.start(k, folder, *more) for k, folder in enumerate(folders)]
-    for process, folder in zip(started, folders, strict=True):
-        status, _, err = ended(process, folder)
-        assert status == 0, err
-    (tmp_path / "one").mkdir()
-    process = torchrun(2, PPO / f"{EAGER}.py", *SMALL, *more, cwd=tmp_path / "one")
-    assert ended(process, tmp_path / "one")[0] == 0
-    found, expected = checkpoint(folders[0]), checkpoint(tmp_path / "one")
-    assert all(torch.equal(x, expected["agent"][key]) for key, x in found["agent"].items())
-    assert not (folders[1] / "runs").exists()
+    endless = "--total-timesteps", 10**7, "--checkpoint-interval", 1
 
-    def long_run():
-        shutil.rmtree(folders[0] / "runs")
-        more = "--total-timesteps", 10**7, "--checkpoint-interval", 1
-        return [two_machines.start(k, folder, *more) for k, folder in enumerate(folders)]
+    def begin():
+        return [two_machines.start(k, folder, *endless) for k, folder in enumerate(folders)]
 
     def saved_step():
         there = [*folders[0].glob("runs/*/checkpoint.pt")]
@@ -449,26 +414,38 @@ def test_two_machines(two_machines, tmp_path):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
 
-    started = long_run()
+    started = begin()
     wait_for_a_step(started[0])
-    started[1].terminate()
-    for process, folder in zip(started, folders, strict=True):
-        status, *_ = ended(process, folder, timeout=60)
-        assert status == 1
-    assert "stopping after this iteration" in (folders[1] / "err").read_text()
-    (summary,) = folders[0].glob("runs/*/summary.json")
-    summary = json.loads(summary.read_text())
-    assert not summary["complete"] and summary["global_step"] == saved_step()
-
-    process, _ = long_run()
-    wait_for_a_step(process)
     two_machines.link("down")
     time.sleep(3)
     step = saved_step()
     two_machines.link("up")
-    wait_for_a_step(process, after=step)
+    wait_for_a_step(started[0], after=step)
+    started[1].terminate()
+    for process, folder in zip(started, folders, strict=True):
+        status, *_ = finished(process, folder, timeout=60)
+        assert status == 1
+    assert "stopping after this iteration" in (folders[1] / "err").read_text()
+    assert not (folders[1] / "runs").exists()
+    (summary,) = folders[0].glob("runs/*/summary.json")
+    summary = json.loads(summary.read_text())
+    assert not summary["complete"] and summary["global_step"] == saved_step()
+    found = checkpoint(folders[0])["agent"]
+    stop = f"if iteration == {saved_step() // 32}: os.kill(os.getpid(), {signal.SIGTERM})"
+    script = tmp_path / f"{EAGER}.py"
+    script.write_text(insert("# Rollout", stop)((PPO / script.name).read_text()))
+    processes = ranks.together(2, script, *SMALL, "--total-timesteps", 10**7, cwd=tmp_path)
+    status, _, err = ranks.ended(processes, tmp_path)
+    assert status == [128 + signal.SIGTERM, 0], err
+    expected = checkpoint(tmp_path)
+    assert expected["global_step"] == saved_step()
+    assert all(torch.equal(x, expected["agent"][key]) for key, x in found.items())
+
+    shutil.rmtree(folders[0] / "runs")
+    process, _ = begin()
+    wait_for_a_step(process, after=32)
     two_machines.kill(1)
-    status, _, err = ended(process, folders[0], timeout=60)
+    status, _, err = finished(process, folders[0], timeout=60)
     assert status != 0 and re.search("Connection (closed|reset) by peer", err), err
     (run_dir,) = (folders[0] / "runs").iterdir()
     step = checkpoint(folders[0])["global_step"]

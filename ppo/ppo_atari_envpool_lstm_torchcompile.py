@@ -498,7 +498,7 @@ if __name__ == "__main__":
         torch._inductor.config.fallback_random = True  # act draws as the eager version does
         act = torch.compile(act)
         ppo_loss = torch.compile(ppo_loss)
-        agent.network.compile()
+        agent.network.forward = torch.compile(agent.network.forward)
     # fast, CUDA graph: one launch for a step, and one for an epoch. The first three calls of each
     # run as they are, and only then is the graph captured
     if cudagraphs:

@@ -8,10 +8,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers import PAIRS, PPO, run_main, task
+from helpers import PPO, run_main, task
 from lib import parity
 from lib.device import OnDevice, simulated
 from test_capture import loop_lines
+from test_parity import pairs
 
 import tensordict.nn
 import torch
@@ -51,7 +52,7 @@ def assert_equal(here, there):
             assert torch.equal(rows, b[key].data_on_device), key
 
 
-@pytest.mark.parametrize(("eager", "fast"), PAIRS)
+@pairs
 def test_a_run_on_a_device(eager, fast, tmp_path):
     """Of both versions, the fast one with its graphs: what the eager one does on a CPU."""
     here = run(eager, runs_dir=tmp_path / "cpu")
@@ -361,6 +362,7 @@ def test_what_a_tensor_there_is():
         made = [torch.as_tensor(zero_one, device=torch.device("cuda:0")), x.new_tensor([0, 1])]
         made += [torch.tensor([0, 1], device="cuda"), torch.from_numpy(zero_one).cuda()]
         made += [torch.as_tensor(x[:2]), torch.as_tensor(torch.arange(2), device=x.device)]
+        made += [torch.as_tensor(x[:2], dtype=torch.int64), x[:2].to(torch.float64)]
         for tensor in made:
             assert isinstance(tensor, OnDevice) and tensor.tolist() == [0, 1]
         device.waits.clear()

@@ -27,6 +27,16 @@ from lib.parity import (
 from test_reference import ScriptedALE, ScriptedGames
 
 HOPPER = ["--env-id", "Hopper-v4"]
+# images take seconds: the quick tests have one pair of them
+pairs = pytest.mark.parametrize(
+    ("eager", "fast"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] * ("atari" in pair[0]))
+        if pair[0] != "ppo_atari_envpool"
+        else pair
+        for pair in PAIRS
+    ],
+)
 
 
 def job(name):
@@ -88,14 +98,14 @@ def patched(eager, fast, folder):
     return {eager: after, fast: git_applied(before, after, other, folder / "git")}
 
 
-@pytest.mark.parametrize(("eager", "fast"), PAIRS)
+@pairs
 def test_the_same_to_the_last_bit(eager, fast, tmp_path):
     """The eager script and the fast one without its flags, through ends of all kinds, where ratios
     move by a hundredth or less."""
     check_both(eager, fast, [], tmp_path)
 
 
-@pytest.mark.parametrize(("eager", "fast"), PAIRS)
+@pairs
 def test_one_patch_changes_both(eager, fast, tmp_path):
     """An exploration bonus: the diff between both stays as it is. Where a network is of its own
     kind, both end with the same bits, here with other flags."""

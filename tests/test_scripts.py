@@ -17,7 +17,6 @@ import pytest
 from helpers import (
     FAST,
     IN_TURN,
-    PAIRS,
     PPO,
     ROOT,
     SCRIPTS,
@@ -33,6 +32,7 @@ from helpers import (
 )
 from lib import parity
 from lib.parity import assert_the_same
+from test_parity import pairs
 
 import torch
 
@@ -40,7 +40,7 @@ SUMMARY = "script args device global_step complete sps mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
 
 
-@pytest.mark.parametrize(("eager", "fast"), PAIRS)
+@pairs
 def test_what_a_run_leaves(eager, fast, tmp_path, capsys):
     """Curves, a summary, a checkpoint from which the same network can be made; in the environment
     itself and by default both versions compute the same, to the last bit."""

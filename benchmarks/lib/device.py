@@ -173,7 +173,8 @@ class Names(TorchFunctionMode):
         if kwargs.pop("pin_memory", False):
             return self.device.pinned(function(*args, **kwargs))
         generator = kwargs.get("generator")
-        if generator is not None and (on_device(args[0]) or kwargs.get("device") == META):
+        there = kwargs.get("device") == META or any(map(on_device, args))
+        if generator is not None and there:
             if getattr(generator, "of", "cpu") != "cuda":
                 raise RuntimeError("a generator of the CPU's cannot draw on cuda:0")
             if self.device.graph:
@@ -189,8 +190,10 @@ class Names(TorchFunctionMode):
         # these fill no tensor on meta
         if function in (torch.tensor, torch.as_tensor, torch.asarray):
             device = kwargs.pop("device", None)
-            plain = on_device(args[0]) and not kwargs
-            made = args[0] if plain else function(*args, device="cpu", **kwargs)
+            if on_device(args[0]):
+                made = args[0].to(kwargs.get("dtype") or args[0].dtype)
+            else:
+                made = function(*args, device="cpu", **kwargs)
             return made if device is None else made.to(device)
         if function in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
             index = args[1] if isinstance(args[1], tuple) else (args[1],)

@@ -149,6 +149,7 @@ class Pair:
         with counted(BACKEND) as graphs:
             run = self.train(self.fast, "--compile", name="compiled", watch=1)
         assert "compile" in run.mode, f"ran in mode {run.mode}"
+        assert graphs, f"{self.fast.name}: --compile compiles nothing"
         for name, count in graphs.items():
             assert count, f"{self.fast.name}: torch.compile number {name} made no graph"
         found = assert_close(self.curves[self.eager], curves(run), 2, self.bound)
@@ -188,7 +189,7 @@ class Pair:
                     assert same, f"{path.name}: {name}{key} is not what was saved"
             found.append(run)
         assert_the_same(*map(curves, found), *found)
-        names = f"{', '.join(sorted(begun))} as saved" if begun else "without '# Rollout' no more"
+        names = f"{', '.join(sorted(begun))} as saved" if begun else "no '# Rollout' to begin with"
         return f"each from the other's step {step} to {run.global_step}, {names}; the same bits"
 
     def simulated(self, path: Path, *flags, name: str, compares=False):

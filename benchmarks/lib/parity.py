@@ -133,10 +133,12 @@ def tensors(x, name=""):
 
 def states(variables: dict) -> dict[str, dict]:
     """Copies of what modules and optimizers have learned, by their names and their tensors'."""
-    kinds = torch.nn.Module | torch.optim.Optimizer
-    found = {name: x.state_dict() for name, x in variables.items() if isinstance(x, kinds)}
-    found = {name: x.get("state", x) for name, x in found.items()}
-    return {name: dict(tensors(copy.deepcopy(x))) for name, x in found.items()}
+    found = {}
+    for name, x in variables.items():
+        if isinstance(x, torch.nn.Module | torch.optim.Optimizer):
+            of = x.state_dict() if isinstance(x, torch.nn.Module) else x.state_dict()["state"]
+            found[name] = dict(tensors(copy.deepcopy(of)))
+    return found
 
 
 class Main:
@@ -155,14 +157,15 @@ class Main:
 
     @contextlib.contextmanager
     def watched(self, rollouts: float = float("inf")):
-        """Until so many have begun: to watch takes a multiple of the time."""
+        """To the end, or until so many have begun: to watch takes a multiple of the time."""
         after = [i for i, line in enumerate(self.lines, 1) if line and line[0] != "#"]
         first = next((i for i in after if i > self.at("# Rollout")), None)
 
         def note(frame, event, arg):
             nonlocal rollouts
             if frame.f_lineno == first:
-                self.begun = self.begun or states(frame.f_globals)
+                if self.begun is None and rollouts == float("inf"):
+                    self.begun = states(frame.f_globals)
                 rollouts -= 1
                 if rollouts < 1:
                     sys.settrace(None)
@@ -216,9 +219,8 @@ def counted(default="inductor"):
 
     torch.compile = compile
     try:
-        with torch._dynamo.config.patch(
-            recompile_limit=4
-        ):  # as many, and it changes in each update
+        # what is compiled so often is compiled anew in each update
+        with torch._dynamo.config.patch(recompile_limit=4):
             yield graphs
     finally:
         torch.compile = compiler

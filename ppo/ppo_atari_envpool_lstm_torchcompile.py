@@ -55,8 +55,7 @@ import torch.nn as nn
 import torch.optim as optim
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch; the
-# agent that acts there is a copy, on the same weights
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
 # isort: split
 import copy
 
@@ -87,7 +86,7 @@ class Args:
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
     compile: bool = False  # compile acting, CNN and loss; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
-    bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits: other trajectories
+    bfloat16: bool = False  # CNN in bfloat16, of 2 to 3 significant digits
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
     env_kwargs: str = "{}"  # arguments of the environment, as JSON
@@ -330,7 +329,7 @@ def act_captured(agent, storage, obs, dones, lstm_state, step, obs_host, dones_h
     """act, with observation and dones from the host's memory and the actions to it, all pinned.
 
     obs: (N, ...), dones: (N,), where they arrive; lstm_state: the memory, changed in place; step:
-    (1,) int64, the row of the storage, then the next one.
+    (1,) int64, the row to write; raised by one.
     """
     obs.copy_(obs_host, non_blocking=True)
     dones.copy_(dones_host, non_blocking=True)
@@ -345,9 +344,9 @@ def act_captured(agent, storage, obs, dones, lstm_state, step, obs_host, dones_h
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
-def captured(train_epoch, *inputs):
-    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
-    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+def captured(train_epoch, *fixed):
+    """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
     return lambda *inputs: graph(inputs[-1])
 
 
@@ -480,8 +479,8 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, CUDA graph: a second agent acts in it. It shares the memory of the first one's weights,
-    # but has no gradients: these belong to the graph of training
+    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, so that
+    # nothing else of theirs, such as gradients, is in two graphs
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)
@@ -499,11 +498,10 @@ if __name__ == "__main__":
         act = torch.compile(act)
         ppo_loss = torch.compile(ppo_loss)
         agent.network.forward = torch.compile(agent.network.forward)
-    # fast, CUDA graph: one launch for a step, and one for an epoch. The first three calls of each
-    # run as they are, and only then is the graph captured
+    # fast, CUDA graph: one launch for a step, and one for an epoch
     if cudagraphs:
         for group in optimizer.param_groups:
-            group["capturable"] = True  # Adam counts its steps on the GPU
+            group["capturable"] = True  # else Adam refuses to be captured
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
         next_row = torch.zeros(1, dtype=torch.int64, device=device)
         obs_host = torch.from_numpy(next_obs).pin_memory()
@@ -642,7 +640,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: for tables of speed
+        # fast, both: which switches were on
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

@@ -58,8 +58,8 @@ import torch.nn as nn
 import torch.optim as optim
 from torch.utils.tensorboard import SummaryWriter
 
-# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch; the
-# agent that acts there is a copy, on the same weights; NCCL's calls in a graph go before NCCL
+# fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch;
+# NCCL's calls in a graph have to go before NCCL does
 # isort: split
 import atexit
 import copy
@@ -100,7 +100,7 @@ class Args:
     compile: bool = False  # compile acting and the gradients; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
     channels_last: bool = True  # store observations as NHWC, if compiled
-    bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits: other trajectories
+    bfloat16: bool = False  # CNN in bfloat16, of 2 to 3 significant digits
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
     env_kwargs: str = "{}"  # arguments of the environment, as JSON
@@ -325,7 +325,7 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 def act_captured(agent, storage, obs, step, obs_host, action_host):
     """act, with the observation from the host's memory and the actions to it, both pinned.
 
-    obs: (N, ...), where it arrives; step: (1,) int64, the row of the storage, then the next one.
+    obs: (N, ...), where it arrives; step: (1,) int64, the row to write; raised by one.
     """
     obs.copy_(obs_host, non_blocking=True)
     action, logprob, value = act(agent, obs)
@@ -338,9 +338,9 @@ def act_captured(agent, storage, obs, step, obs_host, action_host):
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
-def captured(train_epoch, *inputs):
-    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
-    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+def captured(train_epoch, *fixed):
+    """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
     return lambda *inputs: graph(inputs[-1])
 
 
@@ -507,8 +507,8 @@ if __name__ == "__main__":
         rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
         storage["obs"] = obs = rows.unflatten(0, (T + 1, N))
         batch["obs"] = obs[:T].flatten(0, 1)
-    # fast, CUDA graph: a second agent acts in it. It shares the memory of the first one's weights,
-    # but has no gradients: these belong to the graph of training
+    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, so that
+    # nothing else of theirs, such as gradients, is in two graphs
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)
@@ -526,11 +526,10 @@ if __name__ == "__main__":
         torch._inductor.config.fallback_random = True  # act draws as the eager version does
         act = torch.compile(act)
         compute_gradients = torch.compile(compute_gradients)
-    # fast, CUDA graph: one launch for a step, and one for an epoch. The first three calls of each
-    # run as they are, and only then is the graph captured
+    # fast, CUDA graph: one launch for a step, and one for an epoch
     if cudagraphs:
         for group in optimizer.param_groups:
-            group["capturable"] = True  # Adam counts its steps on the GPU
+            group["capturable"] = True  # else Adam refuses to be captured
         train_epoch = captured(train_epoch, agent, optimizer, batch, loss_args)
         next_row = torch.zeros(1, dtype=torch.int64, device=device)
         obs_host = torch.from_numpy(next_obs).pin_memory()
@@ -680,7 +679,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: for tables of speed
+        # fast, both: which switches were on
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

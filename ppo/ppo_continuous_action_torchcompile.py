@@ -324,9 +324,9 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
 # not hold what is done once: compiling, Adam's first state
-def captured(train_epoch, *inputs):
-    """train_epoch of these inputs as a CUDA graph, in which b_inds, the last one, is copied."""
-    graph = CudaGraphModule(lambda b_inds: train_epoch(*inputs, b_inds), warmup=3)
+def captured(train_epoch, *fixed):
+    """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
+    graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
     return lambda *inputs: graph(inputs[-1])
 
 
@@ -458,11 +458,12 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, both: network, loss, backward and clipping become one call, of fused kernels
+    # fast, both: network, loss, backward and clipping become one call, fused between the matrix
+    # products. act stays: compiled, a call takes longer with networks this small
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
-    # fast, CUDA graph: Adam counts its steps on the GPU; train_epoch keeps name and arguments
+    # fast, CUDA graph: Adam refuses to be captured unless told; train_epoch is called as before
     if cudagraphs:
         for group in optimizer.param_groups:
             group["capturable"] = True
@@ -575,7 +576,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: for tables of speed
+        # fast, both: which switches were on
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

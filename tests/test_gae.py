@@ -1,52 +1,28 @@
-"""compute_gae against sums over single episodes in float64.
+"""compute_gae of ppo.py against the reference's sums over single episodes.
 
-Of ppo.py: all files have one text of it (test_pair).
+All files have one text of it (test_pair).
 """
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import reference
 from helpers import load
 
 compute_gae = load("ppo").compute_gae
 GAMMA, LAMBDA = 0.97, 0.9
 
 
-def episode_advantages(rewards, dones, terminations, values):
-    """Each transition's advantage, summed over its episode's TD errors; nan on autoreset steps."""
-    T, N = len(values) - 1, values.shape[1]
-    advantages = np.full((T, N), np.nan)
-    for n in range(N):
-        episodes, current = [], []
-        for t in range(T):
-            if dones[t, n]:  # the last observation of an episode: no transition starts here
-                continue
-            current.append(t)
-            if dones[t + 1, n]:
-                episodes.append(current)
-                current = []
-        for episode in [*episodes, current]:
-            errors = []
-            for t in episode:
-                future = 0.0 if terminations[t + 1, n] else values[t + 1, n]
-                errors.append(rewards[t, n] + GAMMA * future - values[t, n])
-            for i, t in enumerate(episode):
-                rest = errors[i:]
-                advantages[t, n] = sum((GAMMA * LAMBDA) ** k * e for k, e in enumerate(rest))
-    return advantages
-
-
-def rollout(T, N, seed):
-    rng = np.random.default_rng(seed)
-    dones, terminations = np.zeros((2, T + 1, N))
-    return rng.normal(size=(T, N)), dones, terminations, rng.normal(size=(T + 1, N))
-
-
-def check(*arrays):
-    expected = episode_advantages(*arrays)
+def check(rewards, dones, terminations, values):
+    h, over = SimpleNamespace(gamma=GAMMA, gae_lambda=LAMBDA), dones == 1
+    expected = reference.advantages(h, rewards, values, over, terminations == 1, over)
+    arrays = rewards, dones, terminations, values
     inputs = [x.copy() for x in arrays]
     advantages = compute_gae(*inputs, GAMMA, LAMBDA)
     assert advantages.shape == expected.shape and advantages.dtype == np.float64
     valid = ~np.isnan(expected)
+    assert (valid == ~over[:-1]).all()
     np.testing.assert_allclose(advantages[valid], expected[valid], rtol=1e-12, atol=1e-12)
     for before, after in zip(arrays, inputs, strict=True):
         np.testing.assert_array_equal(before, after, "an input was changed")
@@ -56,20 +32,20 @@ def check(*arrays):
 @pytest.mark.parametrize("terminal", [True, False], ids=["termination", "truncation"])
 def test_one_end(done_row, terminal):
     """Row 0 is the carry from the last rollout, row 11 the last of the rollout, row 12 next_obs."""
-    rewards, dones, terminations, values = rollout(12, 2, seed=done_row)
+    rng = np.random.default_rng(done_row)
+    dones, terminations = np.zeros((2, 13, 2))
     dones[done_row, 0] = 1
     terminations[done_row, 0] = terminal
-    check(rewards, dones, terminations, values)
+    check(rng.normal(size=(12, 2)), dones, terminations, rng.normal(size=(13, 2)))
 
 
-@pytest.mark.parametrize("T", [1, 2, 3, 64, 100, 128])
+@pytest.mark.parametrize("T", [1, 2, 3, 64])
 def test_many_ends(T):
-    rewards, dones, terminations, values = rollout(T, 8, seed=T)
-    rng = np.random.default_rng(T)
+    rng, dones = np.random.default_rng(T), np.zeros((T + 1, 8))
     for t in range(T + 1):  # two rows in a row never end
         dones[t] = (rng.random(8) < 0.3) & (dones[t - 1] == 0 if t else True)
-    terminations[:] = dones * (rng.random((T + 1, 8)) < 0.5)
-    check(rewards, dones, terminations, values)
+    terminations = dones * (rng.random((T + 1, 8)) < 0.5)
+    check(rng.normal(size=(T, 8)), dones, terminations, rng.normal(size=(T + 1, 8)))
 
 
 def test_truncation_bootstraps_and_termination_does_not():

@@ -1,7 +1,5 @@
-"""ppo_loss: autoreset steps weigh nothing, and the clipping is the paper's; what it is made of,
-distributions and running statistics.
-
-Of one script: what is tested here has one text in all files (test_pair), but what gives gradients.
+"""ppo_loss: autoreset steps weigh nothing, and the clipping is the paper's; distributions and
+running statistics. All else of it: test_reference.
 """
 
 import math
@@ -9,67 +7,29 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import IN_TURN, TINY, agent, batch_of, load, memory, random_storage, run_main, scalars
+from helpers import TINY, agent, batch_of, load, memory, random_storage, run_main, scalars
 
 import torch
 from torch.distributions import Categorical, Independent, Normal
 
 module = load("ppo")
-FIELDS = ("logprobs", "values", "advantages", "returns", "valid")
-
-
-def random_minibatch(rows, seed=0):
-    rng = torch.Generator().manual_seed(seed)
-    newlogprob, entropy, newvalue, *fields = torch.randn(3 + len(FIELDS), rows, generator=rng)
-    mb = dict(zip(FIELDS, fields, strict=True))
-    mb["logprobs"] = newlogprob + 0.2 * mb["logprobs"]
-    mb["valid"] = (mb["valid"] > -0.5).float()
-    return newlogprob, entropy.abs(), newvalue, mb
-
-
-@pytest.mark.parametrize("norm_adv", [True, False])
-@pytest.mark.parametrize("clip_vloss", [True, False])
-def test_masked_is_filtered(norm_adv, clip_vloss):
-    args = module.Args(norm_adv=norm_adv, clip_vloss=clip_vloss)
-    newlogprob, entropy, newvalue, mb = random_minibatch(64)
-    keep = mb["valid"].bool()
-    assert 0 < keep.sum() < 64
-    mb["logprobs"][~keep] = -1e3  # of an ignored action; the ratio would be inf
-    newlogprob.requires_grad_()
-    loss, losses = module.ppo_loss(newlogprob, entropy, newvalue, mb, args)
-    loss.backward()
-    assert newlogprob.grad.isfinite().all() and not newlogprob.grad[~keep].any()
-    kept = {key: rows[keep] for key, rows in mb.items()}
-    expected = module.ppo_loss(newlogprob[keep], entropy[keep], newvalue[keep], kept, args)
-    torch.testing.assert_close(loss, expected[0], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(losses, expected[1], rtol=1e-6, atol=1e-6)
-
-
-def test_normalisation_is_torch_std():
-    """Without an autoreset step, the masked normalisation is the mean and std that CleanRL uses."""
-    newlogprob, entropy, newvalue, mb = random_minibatch(64)
-    mb["valid"] = torch.ones(64)
-    normalised = dict(mb)
-    std = mb["advantages"].std() + 1e-8
-    normalised["advantages"] = (mb["advantages"] - mb["advantages"].mean()) / std
-    loss, _ = module.ppo_loss(newlogprob, entropy, newvalue, mb, module.Args())
-    expected, _ = module.ppo_loss(
-        newlogprob, entropy, newvalue, normalised, module.Args(norm_adv=False)
-    )
-    torch.testing.assert_close(loss, expected)
 
 
 def test_no_valid_row_is_harmless():
-    newlogprob, entropy, newvalue, mb = random_minibatch(8)
-    mb["valid"] = torch.zeros(8)
-    leaves = [x.requires_grad_() for x in (newlogprob, entropy, newvalue)]
+    *leaves, logprobs, values, advantages, returns = torch.randn(7, 8)
+    mb = {"logprobs": logprobs, "values": values, "advantages": advantages, "returns": returns}
+    mb["valid"], leaves = torch.zeros(8), [x.clone().requires_grad_() for x in leaves]
     loss, losses = module.ppo_loss(*leaves, mb, module.Args())
     loss.backward()
     assert loss == 0 and not losses.any()
     assert all(torch.equal(x.grad, torch.zeros(8)) for x in leaves)
 
 
-@pytest.mark.parametrize("name", IN_TURN)
+# one of each compute_gradients, and of each kind of distribution
+GRADIENTS = "ppo ppo_masked ppo_continuous_action ppo_rnd ppo_lstm ppo_trxl".split()
+
+
+@pytest.mark.parametrize("name", [*GRADIENTS, "ppo_atari_envpool_multigpu"])
 def test_poisoned_autoreset_steps_change_no_bit(name):
     """Observations, actions, rewards and values of autoreset steps, through advantages to
     gradients."""
@@ -86,6 +46,7 @@ def test_poisoned_autoreset_steps_change_no_bit(name):
         if poisoned:
             storage["actions"][rows] = 1
             storage["values"][rows] = 1e6
+            storage["logprobs"][rows] = -1e3  # the ratio would be inf
             if "rnd" in name:
                 storage["int_returns"][rows] = 1e6
             rewards[rows[:-1]] = -1e6
@@ -141,7 +102,7 @@ def test_statistics_are_those_of_all_rows():
     rows = rows * torch.tensor([1.0, 20.0, 0.1]) + torch.tensor([0.0, -50.0, 3.0])
     valid = torch.rand(6, 8, 4) < 0.7
     valid[2] = False
-    rows[~valid] = 1e6
+    rows[~valid] = torch.inf
     for part, weigh in zip(rows, valid, strict=True):
         rms.update(part.float(), weigh.float())
     seen = rows[valid]
@@ -165,44 +126,14 @@ CLIPPED_POLICY = [  # ratio, advantage, policy loss and d loss / d log-probabili
 
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "slope"), CLIPPED_POLICY)
 def test_policy_clipping(ratio, advantage, loss, slope):
-    newlogprob = torch.tensor([ratio, ratio]).log().requires_grad_()
-    zero = torch.zeros(2)
-    mb = dict.fromkeys(FIELDS, zero) | {
-        "advantages": torch.full((2,), advantage),
-        "valid": torch.ones(2),
-    }
+    newlogprob, zero = torch.tensor([ratio, ratio]).log().requires_grad_(), torch.zeros(2)
+    mb = dict.fromkeys(("logprobs", "values", "returns"), zero)
+    mb |= {"advantages": torch.full((2,), advantage), "valid": torch.ones(2)}
     args = module.Args(norm_adv=False, vf_coef=0.0, ent_coef=0.0, clip_coef=0.1)
     total, losses = module.ppo_loss(newlogprob, zero, zero, mb, args)
     total.backward()
     assert losses[0].item() == pytest.approx(loss, rel=1e-5)
     assert newlogprob.grad.sum().item() == pytest.approx(slope, rel=1e-5, abs=1e-7)
-    outside = float(abs(ratio - 1) > 0.1)
-    kl = ratio - 1 - torch.tensor(ratio).log().item()
-    assert losses[3].item() == pytest.approx(-torch.tensor(ratio).log().item(), rel=1e-4)
-    assert losses[4].item() == pytest.approx(kl, rel=1e-3)
-    assert losses[5].item() == outside
-
-
-CLIPPED_VALUE = [  # old value, new value, return, value loss with and without clipping
-    (0.0, 0.05, 1.0, 0.5 * 0.95**2, 0.5 * 0.95**2),  # inside
-    (0.0, 0.9, 1.0, 0.5 * 0.9**2, 0.5 * 0.1**2),  # towards the return: counted from 0.1
-    (0.0, -0.9, 1.0, 0.5 * 1.9**2, 0.5 * 1.9**2),  # away from it: counted in full
-]
-
-
-@pytest.mark.parametrize(("old", "new", "target", "clipped", "plain"), CLIPPED_VALUE)
-def test_value_clipping(old, new, target, clipped, plain):
-    zero = torch.zeros(2)
-    mb = dict.fromkeys(FIELDS, zero) | {
-        "values": torch.full((2,), old),
-        "returns": torch.full((2,), target),
-        "valid": torch.ones(2),
-    }
-    for clip_vloss, expected in ((True, clipped), (False, plain)):
-        args = module.Args(clip_vloss=clip_vloss, ent_coef=0.0, vf_coef=0.5, clip_coef=0.1)
-        total, losses = module.ppo_loss(zero, zero, torch.full((2,), new), mb, args)
-        assert losses[1].item() == pytest.approx(expected, rel=1e-5)
-        assert total.item() == pytest.approx(0.5 * expected, rel=1e-5)
 
 
 class OneStep(gym.Env):

@@ -1,15 +1,12 @@
 """Actions that are not possible: never taken, in no loss; masks of other kinds, or none."""
 
 import itertools
-import json
-import runpy
-import sys
 from functools import partial
 
 import doors
 import gymnasium as gym
 import pytest
-from helpers import PPO, TINY, run_main
+from helpers import TINY, load, run_main
 
 import torch
 
@@ -58,15 +55,11 @@ def test_no_closed_door_is_tried(tmp_path):
     ended = torch.from_numpy(run.dones == 1)
     assert (taken[:-1][~ended[:-1]] == 1).all() and not masks[ended].all()
     assert (masks.sum(2)[~ended] == 1).any(), "at times one door alone is open"
-    (run_dir,) = tmp_path.iterdir()
-    script = PPO / "ppo_eval.py"
-    for way in ([], ["--deterministic"]):
-        argv, sys.argv = sys.argv, [str(script), str(run_dir), "--episodes", "20", *way]
-        try:
-            runpy.run_path(str(script), run_name="__main__")
-        finally:
-            sys.argv = argv
-        assert len(json.loads((run_dir / "eval.json").read_text())["returns"]) == 20
+    evaluation = load("ppo_eval")
+    policy = evaluation.load(run.run_dir)
+    for deterministic in (False, True):
+        for seed in range(10):
+            assert evaluation.play(policy, seed, deterministic, 1000).actions
 
 
 def test_a_mask_in_another_way(tmp_path):

@@ -46,34 +46,9 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs EnvPool"))
 
 
-# files whose worlds are tests/worlds.py alone
-NO_KERNELS = ("test_pair", "test_parity", "test_device", "test_life")
-
-
 def pytest_runtest_setup(item):
     """MuJoCo Warp's kernels are compiled once for all workers."""
     from helpers import compile_kernels
 
-    if "warp" in item.nodeid and item.path.stem not in NO_KERNELS:
+    if "warp" in item.nodeid and item.path.stem in ("test_warp", "test_scripts"):
         compile_kernels("HalfCheetah-v5", "cuda" if item.get_closest_marker("gpu") else "cpu")
-
-
-def pytest_terminal_summary(terminalreporter):
-    """How long the files, their diffs and main are, in lines: a guide for who writes them."""
-    from helpers import PAIRS, PPO, main_lines
-    from lib.pairs import PAIRS as ABOUT
-    from lib.pairs import changes
-
-    def lines(*names):
-        found = changes(*(PPO / f"{name}.py" for name in names))
-        return f"{sum(map(len, found)):4} in {len(found):2} hunks"
-
-    terminalreporter.section("lines of the scripts")
-    for eager, fast in PAIRS:
-        parent = ABOUT[eager].parent
-        code, ppo = main_lines(eager)
-        terminalreporter.write_line(
-            f"{eager:30}{len((PPO / f'{eager}.py').read_text().splitlines()):4}; main {code:3}, of "
-            f"them {ppo:3} PPO; to fast {lines(eager, fast)}"
-            + (f"; from its parent {lines(parent, eager)}" if parent else "")
-        )

@@ -4,12 +4,18 @@ import ast
 import fcntl
 import functools
 import importlib
+import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
@@ -84,6 +90,38 @@ def run_script(path, *flags, cwd, env=None, gpu=False, timeout=600):
     )
 
 
+def command(name, *words):
+    """A program of benchmarks/ as a command, in this process: its status and what it prints."""
+    out, err, path = io.StringIO(), io.StringIO(), [*sys.path]
+    kinds = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    handlers = [(kind, signal.getsignal(kind)) for kind in kinds]
+    with patch("sys.argv", [name, *map(str, words)]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = importlib.import_module(name).main()
+        except SystemExit as stop:
+            status = stop.code
+        finally:
+            sys.path[:] = path
+            for kind, handler in handlers:
+                signal.signal(kind, handler)
+    return SimpleNamespace(returncode=status, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def ended(pid):
+    """Whether there is no such process any more, or a zombie at most."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    return True
+
+
+def wait_for(what, seconds=60):
+    """Goes on when that is so."""
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def insert(before, lines):
     """An edit for run_main: these lines, indented like it, before the one line of that text."""
 
@@ -96,36 +134,23 @@ def insert(before, lines):
     return edit
 
 
-def patched(program, diff):
-    """A program with the lines of one of the guide's diffs, which has no line numbers: of each of
-    its changes, lines that are there before, then lines that are there after."""
-    for old, new in re.findall(r"((?:^[ -].*\n)+)((?:^\+.*\n)+)", diff, re.MULTILINE):
-        kept = re.sub(r"(?m)^-.*\n", "", old)
-        old, new = (re.sub(r"(?m)^.", "", lines) for lines in (old, kept + new))
-        assert program.count(old) == 1, old
-        program = program.replace(old, new)
-    return program
-
-
 def git_applied(before, after, other, folder):
     """Another text with the change from `before` to `after`, as `git diff` makes it, with its three
-    lines of context, and `git apply` takes it; AssertionError if it does not."""
+    lines of context, and `git apply` takes it; an error if it does not."""
+    folder.mkdir(parents=True)
+    path, patch = folder / "script.py", folder / "change.patch"
 
     def git(*words):
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, check=True)
+        return done.stdout.decode()
 
-    folder.mkdir(parents=True)
-    path = folder / "script.py"
     git("init", "-q")
     path.write_text(before)
     git("add", "script.py")
     path.write_text(after)
-    patch = git("diff")
-    (folder / "change.patch").write_text(patch)
+    patch.write_text(git("diff"))
     path.write_text(other)
-    git("apply", "change.patch")
+    git("apply", patch.name)
     return path.read_text()
 
 
@@ -145,27 +170,25 @@ AROUND = set(
 def main_lines(name):
     """Lines of code in a script's main, without blanks and comments; those of them that are PPO."""
     text = (PPO / f"{name}.py").read_text()
-    (main,) = [node for node in ast.parse(text).body if isinstance(node, ast.If)][-1:]
+    main = ast.parse(text).body[-1]
     assert "__main__" in ast.unparse(main.test)
-    lines = text.splitlines()
-    is_code = [bool(line.strip()) and not line.strip().startswith("#") for line in lines]
+    lines = [line.strip() for line in text.splitlines()]
 
-    def names(node):
-        inner = [x for x in ast.walk(node) if isinstance(x, ast.Name | ast.Attribute)]
-        return {x.id if isinstance(x, ast.Name) else x.attr for x in inner}
+    def rows(first, end):
+        return sum(bool(line) and not line.startswith("#") for line in lines[first - 1 : end])
+
+    def around(nodes):
+        inner = [x for node in nodes for x in ast.walk(node)]
+        return AROUND & {getattr(x, "id", getattr(x, "attr", None)) for x in inner}
 
     def count(node):
-        if not hasattr(node, "body"):
-            rows = sum(is_code[node.lineno - 1 : node.end_lineno])
-            return rows, rows * (not names(node) & AROUND)
-        head = [x for x in ast.iter_child_nodes(node) if not isinstance(x, ast.stmt)]
-        around = set().union(*(names(x) for x in head)) & AROUND
-        rows = sum(is_code[node.lineno - 1 : node.body[0].lineno - 1])
-        total, ppo = rows, rows * (not around)
-        for inner in [*node.body, *getattr(node, "orelse", [])]:
-            more, more_ppo = count(inner)
-            total, ppo = total + more, ppo + more_ppo * (not around)
-        return total, ppo
+        inner = [*getattr(node, "body", []), *getattr(node, "orelse", [])]
+        head = [x for x in ast.iter_child_nodes(node) if x not in inner]
+        is_ppo = not around(head if inner else [node])
+        code = rows(node.lineno, inner[0].lineno - 1 if inner else node.end_lineno)
+        below = [count(x) for x in inner]
+        ppo = is_ppo * (code + sum(x for _, x in below))
+        return code + sum(x for x, _ in below), ppo
 
     code, ppo = count(main)
     return code - 1, ppo - 1  # without the line that asks for __main__
@@ -176,32 +199,6 @@ class AtariSpaces:
 
     single_action_space = gym.spaces.Discrete(4)
     single_observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
-
-
-class FrameSpaces(AtariSpaces):
-    """Atari's, of single frames, which an LSTM remembers."""
-
-    single_observation_space = gym.spaces.Box(0, 255, (1, 84, 84), np.uint8)
-
-
-class HalfCheetahSpaces:
-    """As much of HalfCheetah as Agent looks at."""
-
-    single_action_space = gym.spaces.Box(-1.0, 1.0, (6,))
-    single_observation_space = gym.spaces.Box(-np.inf, np.inf, (17,))
-
-
-class CartPoleSpaces:
-    """As much of CartPole as Agent looks at."""
-
-    single_action_space = gym.spaces.Discrete(2)
-    single_observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
-
-
-class MaskedSpaces(CartPoleSpaces):
-    """CartPole's, its two masks behind what is seen."""
-
-    single_observation_space = gym.spaces.Box(-np.inf, np.inf, (4 + 2,))
 
 
 def kind(name):
@@ -226,11 +223,18 @@ def task(name):
 
 
 def spaces(name):
-    """As much of a script's environments as Agent looks at."""
-    if "masked" in name:
-        return MaskedSpaces()
-    atari = FrameSpaces if "lstm" in name else AtariSpaces
-    return {"atari": atari, "continuous": HalfCheetahSpaces, "": CartPoleSpaces}[kind(name)]()
+    """As much of a script's environments as Agent looks at: Breakout, HalfCheetah or CartPole, an
+    LSTM's single frames, masks behind what is seen."""
+    found, continuous = AtariSpaces(), kind(name) == "continuous"
+    if kind(name) == "atari":
+        size = (1 if "lstm" in name else 4, 84, 84)
+        found.single_observation_space = gym.spaces.Box(0, 255, size, np.uint8)
+        return found
+    size = 17 if continuous else 4 + 2 * ("masked" in name)
+    found.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (size,))
+    doings = gym.spaces.Box(-1.0, 1.0, (6,)), gym.spaces.Discrete(2)
+    found.single_action_space = doings[not continuous]
+    return found
 
 
 def agent(name, envs=None, args=None):

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import fork
@@ -19,7 +19,7 @@ import lock
 import numpy as np
 import pytest
 from fork import IDEAS, apply, heading
-from helpers import PAIRS, PPO, TINY, run_main
+from helpers import PAIRS, PPO, TINY, ended, insert, run_main, wait_for
 from lib.parity import VECTORS, assert_close, assert_the_same, curves
 from test_parity import job, short_games  # noqa: F401 - a fixture
 
@@ -88,6 +88,11 @@ def trained(name, flags, folder, change, *more):
     return run_main(name, *job(name), *flags, *more, runs_dir=folder, edit=change)
 
 
+@cache
+def plain(name, folder):
+    return curves(trained(name, SIZES, folder, None))
+
+
 class TwoChoices(gym.Wrapper):
     """CartPole, whose action is the first of two choices."""
 
@@ -124,10 +129,10 @@ def test_both_versions_have_the_idea(path, tmp_path):
     assert_the_same(*map(curves, runs), *runs)
     if path.stem in REFUSES:
         return
-    plain = curves(trained(eager, SIZES, tmp_path / "plain", None))
-    assert (curves(runs[0]) == plain) == (path.stem in LEARNS_THE_SAME)
+    before = plain(eager, tmp_path.parent / eager)
+    assert (curves(runs[0]) == before) == (path.stem in LEARNS_THE_SAME)
     if off := heading(path).get("Off", "").split():
-        assert curves(trained(eager, SIZES, tmp_path / "off", change, *off)) == plain
+        assert curves(trained(eager, SIZES, tmp_path / "off", change, *off)) == before
 
 
 @pytest.mark.slow
@@ -218,19 +223,19 @@ def test_the_critic_alone_sees_what_no_sensor_measures(idea, env_id, of, sizes, 
 def test_the_best_policy_is_kept(tmp_path):
     """By the mean of the last 100 episodes at each checkpoint, through a resumed run."""
     change = edit(IDEAS / "best.patch", tmp_path)
-    flags = [*TINY, "--total-timesteps", 1024, "--checkpoint-interval", 4]
+    flags = [*TINY, "--total-timesteps", 512, "--checkpoint-interval", 4]
     run = run_main("ppo", *flags, runs_dir=tmp_path / "runs", edit=change)
     kept = torch.load(f"{run.run_dir}/best/checkpoint.pt", weights_only=True)
     assert np.mean(kept["episodic_returns"][-100:]) == run.best == kept["best"] >= run.mean_return
     path = f"{run.run_dir}/checkpoint.pt"
     torch.save(torch.load(path, weights_only=True) | {"best": 1e3}, path)
-    more = ["--resume", run.run_dir, "--total-timesteps", 2048]
+    more = ["--resume", run.run_dir, "--total-timesteps", 768]
     again = run_main("ppo", *more, runs_dir="unused", edit=change)
     assert again.best == 1e3 > again.mean_return, "what is worse replaces nothing"
     best = Path(run.run_dir, "best/checkpoint.pt")
     assert torch.load(best, weights_only=True)["best"] == run.best
     before = best.read_bytes()
-    more = ["--resume", f"{run.run_dir}/best/", "--total-timesteps", 2048]
+    more = ["--resume", f"{run.run_dir}/best/", "--total-timesteps", 768]
     other = run_main("ppo", *more, runs_dir=tmp_path / "runs", edit=change)
     assert best.read_bytes() == before and not Path(other.run_dir).is_relative_to(run.run_dir)
     assert other.first_iteration == kept["global_step"] // 16 + 1 and other.best >= run.best
@@ -245,6 +250,11 @@ class Odd(gym.Env):
     def __init__(self, what="", gives=None, space=None):
         self.what, self.gives, self.t, self.started = what, gives, 0, []
         self.observation_space = space or gym.spaces.Box(-1.0, 1.0, (3,))
+        self.zeros = np.zeros(self.observation_space.shape, self.observation_space.dtype)
+
+    def dies(self):
+        if os.getpid() != self.main:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -252,26 +262,23 @@ class Odd(gym.Env):
             self.started = [multiprocessing.get_context("fork").Process(target=signal.pause)]
             self.started[0].start()
             self.started += [subprocess.Popen(["sleep", "1000"])]
-        if self.what == "resets" and os.getpid() != self.main:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return np.zeros(self.observation_space.shape, self.observation_space.dtype), {}
+        if self.what == "resets":
+            self.dies()
+        return self.zeros, {}
 
     def step(self, action):
         self.t += 1
-        obs, info = np.zeros(self.observation_space.shape, self.observation_space.dtype), {}
-        if self.t == 5 and self.gives is not None:
-            obs = self.gives
-        if self.t == 5 and self.what == "lock":
-            info = {"lock": threading.Lock()}
-        if self.t == 5 and self.what == "raises":
+        odd = self.what if self.t == 5 else ""
+        if odd == "dies":
+            self.dies()
+        if odd == "raises":
             error = ZeroDivisionError("two\nlines")
             error.lock = threading.Lock()  # nothing that can be pickled
             raise error
-        if self.t == 5 and self.what == "dies" and os.getpid() != self.main:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.what == "threads" and os.getpid() != self.main:
+        if odd == "threads" and os.getpid() != self.main:
             assert torch.get_num_threads() == 1, "two would wait for a thread that was not forked"
-        return obs, 1.0, False, self.t % 7 == 0, info
+        obs = self.gives if odd in LIES else self.zeros
+        return obs, 1.0, False, self.t % 7 == 0, {"lock": threading.Lock()} if odd == "lock" else {}
 
     def close(self):
         for process in self.started:  # would wait for ever if they heard no SIGTERM
@@ -286,14 +293,13 @@ LIES = {  # what an environment gives, and what its space is where it is no vect
     "floats": (np.full(IMAGE.shape, 0.5), IMAGE),
     "int64": (np.full(IMAGE.shape, 300), IMAGE),
 }
-for name, given in LIES.items():
-    gym.register(f"Odd-{name}-v0", partial(Odd, name, *given))
-for name in ("lock", "raises", "dies", "resets", "starts", "threads"):
-    gym.register(f"Odd-{name}-v0", partial(Odd, name))
+for name in [*LIES, "lock", "raises", "dies", "resets", "starts", "threads"]:
+    gym.register(f"Odd-{name}-v0", partial(Odd, name, *LIES.get(name, ())))
 
 
-def odd(what, folder, *flags, script="ppo"):
+def odd(what, folder, *flags):
     change = edit(IDEAS / "async_envs.patch", folder)
+    script = "ppo_pixels" if LIES.get(what, [None])[-1] else "ppo"
     flags = [*TINY, "--env-id", f"Odd-{what}-v0", *flags]
     return run_main(script, *flags, runs_dir=folder / f"runs{len(flags)}", edit=change)
 
@@ -301,26 +307,27 @@ def odd(what, folder, *flags, script="ppo"):
 @pytest.mark.parametrize("what", LIES)
 def test_what_is_not_of_the_space_is_refused_apart_too(what, tmp_path):
     """With the words that it is refused with in one process."""
-    script = "ppo" if LIES[what][1] is None else "ppo_pixels"
     errors = []
     for flags in ([], ["--async-envs"]):
         with pytest.raises((TypeError, ValueError)) as error:
-            odd(what, tmp_path, *flags, script=script)
+            odd(what, tmp_path, *flags)
         errors.append(repr(error.value))
     assert errors[0] == errors[1]
 
 
+DIED = (SystemExit, "\na process of the environments died (signal 9)")
+ENDS = {
+    "raises": (RuntimeError, "ZeroDivisionError: two\nlines"),
+    "lock": (RuntimeError, "TypeError: cannot pickle '_thread.lock' object"),
+    "dies": DIED,
+    "resets": DIED,
+}
+
+
 @pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # how Gymnasium shows the traceback
-@pytest.mark.parametrize(
-    ("what", "kind", "said"),
-    [
-        ("raises", RuntimeError, "ZeroDivisionError: two\nlines"),
-        ("lock", RuntimeError, "TypeError: cannot pickle '_thread.lock' object"),
-        ("dies", SystemExit, "\na process of the environments died (signal 9)"),
-        ("resets", SystemExit, "\na process of the environments died (signal 9)"),
-    ],
-)
-def test_what_ends_an_environment_apart_is_said(what, kind, said, tmp_path):
+@pytest.mark.parametrize("what", ENDS)
+def test_what_ends_an_environment_apart_is_said(what, tmp_path):
+    kind, said = ENDS[what]
     with pytest.raises(kind) as error:
         odd(what, tmp_path, "--async-envs")
     assert str(error.value) == said
@@ -357,68 +364,53 @@ gym.register("Slow-v0", lambda: Slow(gym.make("CartPole-v1")))
 def alive(folder, but=()):
     """The processes that made environments and are still there."""
     pids = {int(path.stem) for path in folder.glob("*.pid")} - {*but}
-    return {pid for pid in pids if runs(pid)}
+    return {pid for pid in pids if not ended(pid)}
 
 
-def runs(pid):
-    """Whether there is a process that is more than a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+NUMBERS = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+WAYS = [  # script, how main ends, its status
+    ("ppo", "interrupt all", 130),
+    ("ppo_torchcompile", "terminate all", 143),
+    ("ppo_torchcompile", "terminate main", 143),
+    ("ppo", "crash", 1),
+    ("ppo_torchcompile", "kill main", -9),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [
-        ("ppo", "interrupt all"),
-        ("ppo_torchcompile", "terminate all"),
-        ("ppo_torchcompile", "terminate main"),
-        ("ppo", "crash"),
-        ("ppo_torchcompile", "kill main"),
-    ],
-)
-def test_environments_apart_end_in_order(name, how, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "how", "status"), WAYS)
+def test_environments_apart_end_in_order(name, how, status, tmp_path):
     """Real processes. A signal to the whole group, as by Ctrl+C or a scheduler, and one to main
     alone both leave a checkpoint and a summary; a crash ends; and none leaves a process behind."""
-    script = tmp_path / f"{name}.py"
-    script.write_text((PPO / script.name).read_text())
-    apply(IDEAS / "async_envs.patch", script, script.name)
-    if how == "crash":
-        text = script.read_text()
-        line = "        # Advantages\n"
-        script.write_text(text.replace(line, f"{line}        if iteration == 2: 1 / 0\n"))
+    text = edit(IDEAS / "async_envs.patch", tmp_path)((PPO / f"{name}.py").read_text())
+    word, _, whom = how.partition(" ")
+    if word == "crash":
+        text = insert("# Advantages", "if iteration == 2: 1 / 0")(text)
+    (tmp_path / "script.py").write_text(text)
     (tmp_path / "slow.py").write_text(SLOW)
-    words = [sys.executable, script, "--async-envs", "--env-id", "slow:Slow-v0", "--num-envs", "3"]
-    words += ["--num-steps", "16", "--num-minibatches", "2", "--no-cuda", "--runs-dir", "runs"]
-    words += ["--checkpoint-interval", "1"]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "script.py", "--async-envs", "--env-id", "slow:Slow-v0"]
+    words += "--num-envs 3 --num-steps 16 --num-minibatches 2 --checkpoint-interval 1".split()
     main = subprocess.Popen(
-        words, cwd=tmp_path, env=env, start_new_session=True, stderr=subprocess.PIPE, text=True
+        [*words, "--no-cuda"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
-        until = time.time() + 120
-        while not [*tmp_path.glob("runs/*/checkpoint.pt")] and how != "crash":
-            assert main.poll() is None and time.time() < until
-            time.sleep(0.05)
-        if how != "crash":
+        if whom:
+            wait_for(lambda: [*tmp_path.glob("runs/*/checkpoint.pt")] or main.poll() is not None)
             time.sleep(0.5)
             assert len(alive(tmp_path, {main.pid})) == 3
-        word, _, whom = how.partition(" ")
-        numbers = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
-        if whom:
-            (os.killpg if whom == "all" else os.kill)(main.pid, numbers[word])
+            (os.killpg if whom == "all" else os.kill)(main.pid, NUMBERS[word])
         _, err = main.communicate(timeout=60)
-        status = {"interrupt": 130, "terminate": 143, "crash": 1, "kill": -9}[word]
         assert main.returncode == status, err
         assert (word == "crash") == ("Traceback" in err) and "ignored" not in err
         if word in ("interrupt", "terminate"):
             (summary,) = tmp_path.glob("runs/*/summary.json")
             assert json.loads(summary.read_text())["complete"] is False
-        until = time.time() + 20
-        while alive(tmp_path) and time.time() < until:
-            time.sleep(0.1)
-        assert not alive(tmp_path)
+        wait_for(lambda: not alive(tmp_path), 20)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(main.pid, signal.SIGKILL)
@@ -468,10 +460,3 @@ def test_masks_are_not_normalised(tmp_path):
     assert not torch.equal(run.agent.obs_rms(obs), obs)
     masks = run.storage["obs"][..., size:]
     assert masks.shape[-1] == actions and {*masks.unique().tolist()} == {0.0, 1.0}
-
-
-def test_an_idea_is_refused_where_it_makes_no_sense(tmp_path, monkeypatch, capsys):
-    """Though its lines would fit."""
-    monkeypatch.setattr("sys.argv", ["fork", "ppo", str(tmp_path / "mine"), "--patch", "rpo"])
-    assert fork.main() == 2 and "rpo.patch is not for ppo. It fits ppo_" in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]

@@ -5,7 +5,6 @@ import itertools
 import json
 import signal
 import subprocess
-import sys
 from types import SimpleNamespace
 from unittest import mock
 
@@ -14,21 +13,14 @@ import gymnasium as gym
 import learning
 import optuna
 import pytest
-import recipe
 import tune
 import tyro
-from helpers import ROOT, load, said
+from helpers import ROOT, command, load, said
 from lib import recipes, records, runs, tables
 
 ALL = recipes.recipes()
 TINY = {"script": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1024, "flags": "--gamma 0.9"}
 TINY |= {"score": 300, "eager": True}
-
-
-def call(*words):
-    """./run.sh recipe, as a person would call it."""
-    command = [ROOT / "run.sh", "recipe", *words]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -44,31 +36,24 @@ def test_a_script_takes_a_recipe(name):
     assert args.env_id in ids
 
 
-def test_run_sh_lists_recipes_and_names_the_nearest():
-    done = call()
-    assert done.returncode == 0 and all(name in done.stdout for name in ALL)
-    done = call("LunarLander-v2")
+def test_recipes_are_listed_and_the_nearest_is_named(monkeypatch):
+    done = command("recipe")
+    assert not done.returncode and all(name in done.stdout for name in ALL)
+    done = command("recipe", "LunarLander-v2")
     assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
     assert "LunarLander-v3" in done.stderr and "Taxi" not in done.stderr
-    done = call("")
-    assert done.returncode == 2 and not done.stdout and "no recipe ''; the nearest" in done.stderr
-    done = call("--help")
-    assert done.returncode == 0 and "./run.sh recipe LunarLander-v3" in done.stdout
-
-
-def test_a_recipe_without_its_package(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["recipe.py", "Hopper-v5"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert recipe.main() == 2
-    out, err = capsys.readouterr()
-    assert not out and err == "recipe 'Hopper-v5' needs EnvPool, which is not installed\n"
+    done = command("recipe", "Hopper-v5")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == "recipe 'Hopper-v5' needs EnvPool, which is not installed\n"
 
 
 @pytest.mark.slow
 def test_run_sh_prints_a_recipe_and_runs_it(tmp_path):
     """Further flags win; the printed command is the recipe's."""
     more = ["--total-timesteps", "1024", "--gamma", "0.9", "--runs-dir", str(tmp_path)]
-    done = call("CartPole-v1", *more)
+    words = [ROOT / "run.sh", "recipe", "CartPole-v1", *more]
+    done = subprocess.run(words, capture_output=True, text=True)
     shown = f"./run.sh {recipes.command(ALL['CartPole-v1'])} {' '.join(more)}"
     assert done.returncode == 0 and done.stdout.splitlines()[0] == shown
     (summary,) = tmp_path.glob("*/summary.json")
@@ -102,24 +87,17 @@ def test_what_recipes_come_to(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_recipe_is_learned_and_played_both_ways(tmp_path, monkeypatch, capsys):
+def test_a_recipe_is_learned_and_played_both_ways(tmp_path, monkeypatch):
     monkeypatch.setattr(learning, "recipes", lambda: {"Tiny": TINY})
-    flags = ["--recipes", "Tiny", "--seeds", "1", "--eval-games", "2", "--results", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["learning.py", *flags])
-    assert learning.main() == 0
+    flags = ["--recipes", "Tiny", "--seeds", 1, "--eval-games", 2, "--results", tmp_path]
+    assert command("learning", *flags).returncode == 0
     (record,) = records.read(tmp_path / "learning.jsonl")
     assert record["args"]["gamma"] == 0.9 and record["global_step"] == 1024
     assert record["eval"]["episodes"] == record["eval_deterministic"]["episodes"] == 2
     assert record["eval"] != record["eval_deterministic"]
-    capsys.readouterr()
-
-
-@pytest.mark.parametrize("flag", ["--variants", "--env-ids", "--total-timesteps"])
-def test_recipes_have_all_that_learning_needs(flag, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["learning.py", "--recipes", "Taxi-v4", flag, "7"])
-    with pytest.raises(SystemExit) as ended:
-        learning.main()
-    assert ended.value.code == 2 and "of their own" in capsys.readouterr().err
+    for flag in ("--variants", "--env-ids", "--total-timesteps"):
+        done = command("learning", *flags, flag, 7)
+        assert done.returncode == 2 and "of their own" in done.stderr
 
 
 @pytest.mark.parametrize("script", ["ppo", "ppo_lstm", "ppo_continuous_action_envpool"])
@@ -133,26 +111,26 @@ def test_a_search_space_is_one_of_flags(script):
     assert len(flags) in (19, 20) and "--learning-rate" in flags
 
 
-def tuned(monkeypatch, capsys, *flags):
-    """tune.py's main: its status and what it printed."""
-    monkeypatch.setattr(sys, "argv", ["tune.py", *flags])
-    try:
-        status = tune.main()
-    except SystemExit as ended:
-        status = ended.code
-    out, err = capsys.readouterr()
-    return SimpleNamespace(returncode=status, stdout=out, stderr=err)
+ASKED = ["--script", "ppo", "--env-id", "CartPole-v1"]
 
 
-def test_what_a_script_refuses_ends_before_a_trial(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder for studies, in which nothing is done about signals."""
     monkeypatch.chdir(tmp_path)
-    done = tuned(monkeypatch, capsys, "--script", "ppo", "--env-id", "Pendulum-v1")
-    assert done.returncode == 2 and "must be Discrete" in said(done.stderr)
-    done = tuned(monkeypatch, capsys, "--script", "nope", "--env-id", "CartPole-v1")
-    assert done.returncode == 2 and "no script 'nope'" in done.stderr
-    for flags in (["--jobs", "0"], ["--trials", "-3"], ["--total-timesteps", "4095"]):
-        done = tuned(monkeypatch, capsys, "--script", "ppo", "--env-id", "CartPole-v1", *flags)
-        assert done.returncode == 2 and "4096 or more --total-timesteps" in done.stderr
+    monkeypatch.setattr(tune, "catch_signals", lambda: None)
+
+
+def test_what_a_script_refuses_ends_before_a_trial(here, tmp_path):
+    for flags, words in (
+        (["--env-id", "Pendulum-v1"], "must be Discrete"),
+        (["--script", "nope"], "no script 'nope'"),
+        (["--jobs", 0], "4096 or more --total-timesteps"),
+        (["--trials", -3], "4096 or more --total-timesteps"),
+        (["--total-timesteps", 4095], "4096 or more --total-timesteps"),
+    ):
+        done = command("tune", *ASKED, *flags)
+        assert done.returncode == 2 and words in said(done.stderr), flags
     assert not list(tmp_path.iterdir())
 
 
@@ -181,51 +159,41 @@ def test_trials_are_judged_at_equal_steps(monkeypatch):
     assert not look(tune.Watch(1000, stop), (100, 220, 240, 480)) and asked == [(1, 230)]
 
 
-def learned(score):
+def learned(outcomes):
     """In place of a run: what tune reads of it. An exception is raised."""
-    return mock.Mock(side_effect=[{"mean_return": 0.0}, *score])
+    found = [x if isinstance(x, BaseException) else {"mean_return": x} for x in outcomes]
+    return mock.Mock(side_effect=[{"mean_return": 0.0}, *found])
 
 
-def test_ctrl_c_ends_a_study_without_a_traceback(tmp_path, monkeypatch, capsys):
-    """By its first trial, or its second: then the best is told."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "catch_signals", lambda: None)
-    flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--trials", "9"]
-    good = {"mean_return": 5.0}
-    for outcomes, status in (([KeyboardInterrupt], 1), ([good, KeyboardInterrupt], 0)):
-        monkeypatch.setattr(tune, "train", learned(outcomes))
-        done = tuned(monkeypatch, capsys, *flags)
-        assert done.returncode == status and "Traceback" not in done.stderr
-    assert "best of 1 trials: 5.00" in done.stdout
+@pytest.mark.parametrize("outcomes", [[KeyboardInterrupt()], [5.0, KeyboardInterrupt()]])
+def test_ctrl_c_ends_a_study_without_a_traceback(outcomes, here, monkeypatch):
+    """In its first trial, or its second: then the best is told."""
+    monkeypatch.setattr(tune, "train", learned(outcomes))
+    done = command("tune", *ASKED, "--trials", 9)
+    assert done.returncode == (len(outcomes) == 1) and "Traceback" not in done.stderr
+    assert ("best of 1 trials: 5.00" in done.stdout) == (len(outcomes) == 2)
 
 
-def test_a_study_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_study_goes_on(here, monkeypatch):
     """The second call adds a trial to the first one's, and prints a command that can be run; what
     fails, or ends without an episode, is none."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "catch_signals", lambda: None)
-    flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "4096"]
-    for scores, said_of in (
+    for outcomes, words in (
         ([1.0, 3.0], "best of 2 trials: 3.00"),
         ([records.Failure("no"), None], "best of 2 trials: 3.00"),
         ([2.0], "best of 3 trials: 3.00"),
     ):
-        found = [x if isinstance(x, Exception) else {"mean_return": x} for x in scores]
-        monkeypatch.setattr(tune, "train", learned(found))
-        done = tuned(monkeypatch, capsys, *flags, "--trials", str(len(scores)))
-        assert done.returncode == 0 and said_of in done.stdout and tune.train.call_count > 1
+        monkeypatch.setattr(tune, "train", learned(outcomes))
+        done = command("tune", *ASKED, "--total-timesteps", 4096, "--trials", len(outcomes))
+        assert done.returncode == 0 and words in done.stdout and tune.train.call_count > 1
     python, script, *words = done.stdout.splitlines()[-1].split()
     assert (python, script) == ("python", "ppo/ppo.py")
     assert tyro.cli(load("ppo").Args, args=words).total_timesteps == 4096
 
 
 @pytest.mark.slow
-def test_a_trial_is_a_run(tmp_path, monkeypatch, capsys):
+def test_a_trial_is_a_run(here, tmp_path):
     """In a process: its return is that of the summary, and it has a record."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune, "catch_signals", lambda: None)
-    flags = ["--script", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "4096"]
-    done = tuned(monkeypatch, capsys, *flags, "--trials", "1")
+    done = command("tune", *ASKED, "--total-timesteps", 4096, "--trials", 1)
     (record,) = runs.records_of(next(tmp_path.glob("runs/tune/*/runs.jsonl")))
     assert done.returncode == 0 and record["global_step"] <= 4096 and record["seed"] == 101
     assert f"best of 1 trials: {record['mean_return']:.2f}" in done.stdout

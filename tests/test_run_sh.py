@@ -1,0 +1,136 @@
+"""run.sh: what it installs and runs, by a python that tells what it is asked to do."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from helpers import PPO, ROOT, SCRIPTS
+
+STUB = '#!/bin/sh\n[ "$1" = -c ] && echo 7\necho {} "$@" >&2\n'  # 7 GPUs
+
+
+def run_sh(root, *words, **more):
+    command = ["bash", root / "run.sh", *map(str, words)]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, **more)
+
+
+def installed(done):
+    """The files of requirements that a call has installed."""
+    return re.findall(r"-r \S+/requirements-(\w+)\.txt", done.stderr)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """Where what all need is installed, and `gpu` is a GPU's device."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name in ("python", "torchrun"):
+        path = tmp_path / ".venv/bin" / name
+        path.write_text(STUB.format(name))
+        path.chmod(0o755)
+    for folder in ("ppo", "requirements"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    text = (ROOT / "run.sh").read_text()
+    (tmp_path / "run.sh").write_text(text.replace("/dev/nvidiactl", f"{tmp_path}/gpu"))
+    ready = text[text.index("fingerprint()") : text.index("ready()")]
+    stamp = f"root={tmp_path} venv={tmp_path}/.venv\n{ready}\nfingerprint requirements"
+    stamp = subprocess.run(["bash", "-c", stamp], capture_output=True, check=True).stdout
+    (tmp_path / ".venv/.requirements").write_bytes(stamp)
+    return tmp_path
+
+
+def test_what_there_is_and_is_not(tmp_path):
+    """By a link to it, too."""
+    done = run_sh(ROOT, "--help")
+    assert done.returncode == 0 and all(name in done.stdout for name in SCRIPTS)
+    (tmp_path / "run.sh").symlink_to(ROOT / "run.sh")
+    for word in ("ppo_atari_envpol", "idea/none.py"):
+        done = run_sh(tmp_path, word)
+        assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
+        assert f"no script '{word}'; there are: ppo " in done.stderr
+
+
+RUNS = {  # of a script: what is installed, what runs it
+    "ppo_pixels": ([], "python"),
+    "ppo_pettingzoo": (["pettingzoo"], "python"),
+    "ppo_continuous_action_warp_torchcompile": (["warp"], "python"),
+    "ppo_atari_envpool_multigpu": ([], "torchrun --standalone --nproc-per-node 7"),
+}
+
+
+def test_a_path_is_run_as_its_text_needs(clone):
+    """Not as its name does."""
+    mine = clone / "idea/mine.py"
+    mine.parent.mkdir()
+    for name, (needs, runner) in RUNS.items():
+        mine.write_text((PPO / f"{name}.py").read_text())
+        for path in (mine, mine.with_suffix(""), "idea/mine.py"):
+            done = run_sh(clone, path, "--seed", 3)
+            said, _, found = done.stderr.splitlines()[-1].removesuffix(" --seed 3").rpartition(" ")
+            assert said == runner and clone / found == mine
+            assert installed(done) == (needs if path == mine else [])
+
+
+def test_what_ppo_eval_needs_is_installed(clone):
+    for words, needs in (
+        (["runs/x"], []),
+        (["runs/ppo_pettingzoo", "--onnx"], ["pettingzoo", "onnx"]),
+        (["runs/x", "--onnx", "--episodes", 1], []),  # it is there
+    ):
+        assert installed(run_sh(clone, "ppo_eval", *words)) == needs
+
+
+def test_a_small_network_stays_off_a_gpu(clone):
+    """The eager version that it slows down, unless asked to; not what goes on with a run."""
+
+    def given(*words):
+        return run_sh(clone, *words).stderr.splitlines()[-1].partition(".py ")[2]
+
+    assert given("ppo", "--seed", 3) == "--seed 3"
+    (clone / "gpu").touch()
+    assert given("ppo", "--seed", 3) == "--no-cuda --seed 3"
+    for words in (["ppo", "--cuda"], ["ppo", "--resume", "x"], ["ppo_torchcompile", "--compile"]):
+        assert given(*words) == " ".join(words[1:])
+
+
+def wheel(folder):
+    """A package `tiny`, for pip to install."""
+    with zipfile.ZipFile(folder / "tiny-1-py3-none-any.whl", "w") as file:
+        file.writestr("tiny.py", "")
+        for name, text in (
+            ("METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n"),
+            ("WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n"),
+            ("RECORD", ""),
+        ):
+            file.writestr(f"tiny-1.dist-info/{name}", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "status", "word"),
+    [("target", 0, "a package"), ("prefix", 1, "somewhere else than in ")],
+)
+def test_pip_that_installs_elsewhere(setting, status, word, tmp_path):
+    """By its own settings: overruled, or said, and not taken for a set-up. PYTHONSAFEPATH, which
+    hides what lies beside a program, is overruled. That a blank stops compiling, PyTorch's issue
+    191010, is said before."""
+    wheel(tmp_path)
+    clone = tmp_path / "a clone"
+    for path, text in {
+        "run.sh": (ROOT / "run.sh").read_text(),
+        "requirements/requirements.txt": "tiny\n",
+        "requirements/constraints.txt": "",
+        "ppo/ppo.py": "import beside, tiny\nprint('a package')",
+        "ppo/beside.py": "",
+    }.items():
+        (clone / path).parent.mkdir(parents=True, exist_ok=True)
+        (clone / path).write_text(text)
+    env = {"PYTHON": sys.executable, "PATH": os.environ["PATH"], "PYTHONSAFEPATH": "1"}
+    env |= {f"PIP_{setting.upper()}": str(tmp_path / "else"), "PIP_NO_INDEX": "1"}
+    env |= {"PIP_FIND_LINKS": str(tmp_path)}
+    done = run_sh(clone, "ppo", "--compile", env=env)
+    assert done.returncode == status and word in done.stdout + done.stderr, done.stderr
+    assert "blank" in done.stderr.splitlines()[0] and "191010" in done.stderr
+    assert (clone / ".venv/.requirements").exists() == (status == 0)

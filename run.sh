@@ -175,20 +175,8 @@ fi
 if [ "$task" = bench ]; then
   exec "$venv/bin/python" "$root/benchmarks/throughput.py" --quick "$@"
 fi
-# idle threads of OpenMP sleep soon: by default they spin, on cores that others need
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000}
 # no line from tensordict about each capture
 export TD_LOGGING_LEVEL=${TD_LOGGING_LEVEL:-WARNING}
-if uses 'nn\.Conv2d'; then # pixels
-  # freed memory stays with the process: glibc gives large blocks back to the kernel, which zeroes new
-  # ones. Thresholds that this glibc takes: an old one refuses more than 32 MiB, another libc has none
-  top=$("$venv/bin/python" -c 'import ctypes
-print(2**31 - 1 if ctypes.CDLL(None).mallopt(-3, 2**31 - 1) else 2**25)' 2>/dev/null || true)
-  if [ "$top" ]; then
-    export MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-$top}
-    export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-2147483647}
-  fi
-fi
 if [[ $task =~ ^(check|compare|tune)$ ]]; then
   exec "$venv/bin/python" "$root/benchmarks/$task.py" "$@"
 fi

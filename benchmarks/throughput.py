@@ -115,11 +115,9 @@ def run_rounds(cases: list[Case], rounds: int, path: Path, limit: float) -> tupl
         for number in range(1, rounds + 1):
             for i, case in enumerate(cases):
                 progress.set_description(f"round {number}: {case.variant}")
-                script = case.script or records.ROOT / "ppo" / f"{case.pair}.py"
                 try:
                     if i not in failed:
-                        env = records.settings(script, records.cold(f"{caches}/{i}"))
-                        result = measure(case, env, limit)
+                        result = measure(case, records.cold(f"{caches}/{i}"), limit)
                         record = {"variant": case.variant, "pair": case.pair, "round": number}
                         record |= {"num_envs": case.num_envs, "game": case.env_id}
                         record |= {"cold_cache": number == 1, "date": records.now(), **common}

@@ -45,6 +45,16 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
+# fast, CPU: before PyTorch is imported. Threads that wait sleep, on cores that games need; freed
+# memory stays with the process, as the kernel would zero it anew for each minibatch
+import ctypes
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+with suppress(AttributeError, TypeError):  # where the C library is not glibc
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+    mallopt(-3, 2**31 - 1) or mallopt(-3, 2**25)  # M_MMAP_THRESHOLD; old versions: 32 MiB at most
+
 import envpool
 import numpy as np
 import tyro

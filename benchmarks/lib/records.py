@@ -40,10 +40,9 @@ LIBRARIES = "torch tensordict envpool ale_py gymnasium mujoco numpy stable_basel
 INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 SPS = re.compile(r"SPS: ([\d.]+)")  # as other systems are made to print it
 BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<00:02, ...]
-# what run.sh sets for scripts with pixels, on a glibc that takes it (2.36 does)
-KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "2147483647", "MALLOC_TRIM_THRESHOLD_": "2147483647"}
-SLEEPING = {"GOMP_SPINCOUNT": "1000"}  # idle threads of OpenMP, as run.sh sets it for all scripts
-NOT_INHERITED = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS", *KEPT_MEMORY, *SLEEPING)
+# settings of threads and memory, which a script makes itself
+NOT_INHERITED = "OMP_NUM_THREADS OMP_WAIT_POLICY MKL_NUM_THREADS GOMP_SPINCOUNT".split()
+NOT_INHERITED += ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"]
 GRACE = 30  # seconds that a run has to save its checkpoint after a signal
 
 
@@ -323,11 +322,6 @@ def catch_signals() -> None:
         signal.signal(signum, handler)
 
 
-def settings(script: Path, more: dict | None = None) -> dict:
-    """Environment variables of what runs on a script's environments, as run.sh sets them."""
-    return (KEPT_MEMORY if "nn.Conv2d" in text_of(script) else {}) | (more or {})
-
-
 def cold(folder: str) -> dict:
     """Variables by which nothing that was compiled before is found: neither kernels nor, in the
     temporary folder, the precompiled header."""
@@ -345,14 +339,13 @@ def timed_lines(
     command: list[str], env: dict | None = None, tick=None, limit=math.inf
 ) -> list[tuple[float, str]]:
     """(seconds since its start, line) of the standard output of a command that ended well within
-    `limit` seconds; else Failure with its last line. It inherits no setting of thread numbers and
-    waiting: SLEEPING holds for all that is started; env adds variables. It is a process group of
-    its own, which ends with it.
+    `limit` seconds; else Failure with its last line. It inherits nothing of NOT_INHERITED; env adds
+    variables. It is a process group of its own, which ends with it.
 
     tick(process) is called each second or so, and may end the process by a signal.
     """
     environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
-    environment |= {"PYTHONUNBUFFERED": "1", **SLEEPING, **(env or {})}
+    environment |= {"PYTHONUNBUFFERED": "1", **(env or {})}
     started, lines = time.monotonic(), []
     how = {"text": True, "errors": "replace", "env": environment, "start_new_session": True}
     if stopping.is_set():

@@ -219,8 +219,8 @@ def train(job: dict, side: Side, runs=None, minutes=math.inf, tick=None, fresh=F
         flags += ["--total-timesteps", str(job["total_timesteps"])]
         where = ["--resume", *earlier] if earlier else ["--runs-dir", str(folder)]
         beside = [str(side.script.parent), os.environ.get("PYTHONPATH", "")]
-        env = records.settings(side.copy, records.cold(place) if fresh else {})
-        env |= {"PYTHONPATH": os.pathsep.join(filter(None, beside))}
+        env = {"PYTHONPATH": os.pathsep.join(filter(None, beside))}
+        env |= records.cold(place) if fresh else {}
         began = time.time()
 
         def ended(process):
@@ -253,7 +253,7 @@ def train_peer(job: dict, side: Side, minutes: float) -> dict:
     if words[1].startswith("benchmarks/"):
         words[:2] = records.python(words[1])
     with tempfile.TemporaryDirectory() as place:
-        env, start = records.settings(side.script, records.cold(place)), time.time()
+        env, start = records.cold(place), time.time()
         lines = records.timed_lines(words, env, limit=60 * minutes)
         found = {"date": records.now(), "seconds": round(time.time() - start, 1)}
     games = [(int(x[1]), at, float(x[2])) for at, x in records.matches(EPISODE, lines)]

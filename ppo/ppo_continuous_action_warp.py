@@ -590,9 +590,10 @@ def open_run(args, global_step):
 
 
 def save_checkpoint(run_dir, state):
-    """Replaces checkpoint.pt in one step, never half of it; script.py is the text that wrote it."""
+    """Replaces checkpoint.pt and script.py, the text that wrote it, each in one step."""
     torch.save(state, f"{run_dir}/checkpoint.tmp")
-    Path(run_dir, "script.py").write_bytes(SCRIPT)
+    Path(run_dir, "script.tmp").write_bytes(SCRIPT)
+    os.replace(f"{run_dir}/script.tmp", f"{run_dir}/script.py")
     os.replace(f"{run_dir}/checkpoint.tmp", f"{run_dir}/checkpoint.pt")
 
 

@@ -47,20 +47,11 @@ class ScriptedGames(AtariSpaces):
         "-------T-----O-------T--",
     )
 
-    def __init__(
-        self,
-        env_id,
-        env_type,
-        num_envs,
-        seed,
-        episodic_life=False,
-        reward_clip=False,
-        num_threads=0,
-        stack_num=4,
-    ):
-        assert env_type == "gym" and num_envs == len(seed) == len(self.GAMES)
-        self.seed, self.episodic_life, self.reward_clip = seed, episodic_life, reward_clip
-        self.shape = (stack_num, 12, 12)
+    def __init__(self, env_id, num_envs, seed, stack_num=4, **options):
+        assert options.pop("env_type") == "gym" and num_envs == len(seed) == len(self.GAMES)
+        assert {*options} <= {"episodic_life", "reward_clip", "num_threads"}
+        self.seed, self.episodic_life = seed, options.get("episodic_life", False)
+        self.reward_clip, self.shape = options.get("reward_clip", False), (stack_num, 12, 12)
         self.t, self.lives, self.symbols = 0, np.full(num_envs, 3), ["-"] * num_envs
 
     def frames(self, actions):
@@ -107,16 +98,10 @@ class ScriptedALE(ScriptedGames):
         "-----L-T-----O-------T-L",
     )
 
-    def __init__(
-        self,
-        env_id,
-        num_envs,
-        life_loss_info=False,
-        reward_clipping=True,
-        repeat_action_probability=0.25,
-    ):
-        assert env_id.startswith("ALE/") and repeat_action_probability == 0.0
-        super().__init__(env_id, "gym", num_envs, [0] * num_envs, reward_clip=reward_clipping)
+    def __init__(self, env_id, num_envs, life_loss_info=False, reward_clipping=True, **options):
+        assert env_id.startswith("ALE/") and options == {"repeat_action_probability": 0.0}
+        seed, clip = [0] * num_envs, {"reward_clip": reward_clipping}
+        super().__init__(env_id, num_envs, seed, env_type="gym", **clip)
         self.life_loss_info, self.counts = life_loss_info, np.arange(num_envs)
 
     def reset(self, seed):
@@ -198,13 +183,13 @@ class Job:
     normalise: bool = False  # observations and rewards, by their running moments
     memory: tuple = ()  # shape of an environment's, with an LSTM
     window: tuple = ()  # shape of an environment's, with attention
-    hide: tuple = ()  # entries of an observation that the script leaves out
+    hides: tuple = ()  # entries of an observation that the script leaves out unasked
     agents: int = 1  # in an environment, each with a row
     mode: str = ""  # of a fast script
     batched: bool = False  # an iteration's games are logged by their mean, at its end
 
     def __post_init__(self):
-        more = {"normalise": self.normalise, "memory": self.memory, "hide": self.hide}
+        more = {"normalise": self.normalise, "memory": self.memory, "hide": self.hides}
         more |= {"window": self.window, "agents": self.agents}
         self.h = SimpleNamespace(**more | self.flags)
         self.steps = self.h.num_envs * self.h.num_steps  # of environments in an iteration
@@ -236,10 +221,20 @@ class Job:
 
 
 ON = dict(  # PPO with all that belongs to it
-    seed=3, gamma=0.97, gae_lambda=0.9, anneal_lr=True, norm_adv=True, clip_vloss=True,
+    gamma=0.97, gae_lambda=0.9, anneal_lr=True, norm_adv=True, clip_vloss=True,
     clip_coef=0.1, ent_coef=0.01, vf_coef=0.5,
 )  # fmt: skip
-OFF = ON | dict(anneal_lr=False, norm_adv=False, clip_vloss=False, clip_coef=0.2, target_kl=None)
+OFF = dict(anneal_lr=False, norm_adv=False, clip_vloss=False, clip_coef=0.2, target_kl=None)
+FEW_GAMES = ON | dict(
+    env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100, num_minibatches=2,
+    update_epochs=2, learning_rate=2.5e-4, max_grad_norm=2.0,
+)  # fmt: skip
+FEW_ROWS = ON | dict(
+    num_envs=4, num_steps=24, total_timesteps=300, num_minibatches=3, update_epochs=4,
+    learning_rate=1e-3, max_grad_norm=1.5,
+)  # fmt: skip
+MANY_GAMES = dict(num_envs=8, num_steps=15, total_timesteps=360, stagger=True)
+WITH_MEMORY = dict(num_envs=6, total_timesteps=440, update_epochs=3)
 ATARI = dict(
     script="ppo_atari_envpool",
     start="agent.actor.weight.data.mul_(200)",
@@ -249,6 +244,10 @@ ATARI = dict(
     network=reference.nature_cnn,
     policy=reference.categorical,
     games=reference.Atari,
+    flags=FEW_GAMES,
+)
+ALE = ATARI | dict(
+    script="ppo_atari", games=reference.ALE, flags=FEW_GAMES | {"env_id": "ALE/Breakout-v5"}
 )
 CONTINUOUS = dict(
     script="ppo_continuous_action",
@@ -259,251 +258,133 @@ CONTINUOUS = dict(
     policy=reference.gaussian,
     games=reference.Gymnasium,
     normalise=True,
+    flags=FEW_ROWS | {"env_id": "Hopper-v4"},
 )
 MANY = CONTINUOUS | dict(
     script="ppo_continuous_action_envpool",
     network=reference.two_elu_perceptrons,
     games=reference.ManyEnvs,
 )
+WARP = CONTINUOUS | dict(
+    script="ppo_continuous_action_warp", games=reference.OnDevice, batched=True
+)
 CARTPOLE = dict(
     script="ppo",
-    start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (2, 64)]",
+    start="[x.data.mul_(50) for x in agent.parameters() if x.dim() == 2 and 1 < len(x) < 9]",
     tolerance=5e-5,  # seen: 5e-6
     drift=1e-4,  # seen: 6e-6
     network=reference.two_perceptrons,
     policy=reference.categorical,
     games=reference.Gymnasium,
+    flags=FEW_ROWS | {"env_id": "CartPole-v1"},
 )
-SHORT_ALE = {"max_num_frames_per_episode": 720, "frameskip": 30}
+TRXL = CARTPOLE | dict(
+    script="ppo_trxl",
+    network=reference.attention,
+    start="agent.actor.weight.data.mul_(50)",
+    hides=(1, 3),
+)
+
+
+def job(base, patch, **more):
+    """A Job; what is no field of its own is a flag."""
+    fields = {key: more.pop(key) for key in [*more] if key in Job.__dataclass_fields__}
+    return Job(**base | fields | {"patch": patch, "flags": base["flags"] | more})
+
+
+def cut(module, steps, within=lambda env: env):
+    """How environments are made that are cut after so many steps, in a wrapper."""
+    make = module.make
+    return module, "make", lambda *x, **more: within(make(*x, max_episode_steps=steps, **more))
+
+
+AS_IT_IS = gym, "make", gym.make
+SCRIPTED = envpool, "make", ScriptedGames
+ATTENDS = dict(trxl_num_layers=2, trxl_num_heads=2, trxl_dim=8, max_grad_norm=8.0, update_epochs=3)
 JOBS = {
-    "atari_scripted": Job(
-        **ATARI,
-        patch=(envpool, "make", ScriptedGames),
-        flags=ON | dict(
-            seed=3, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
-            num_minibatches=2, update_epochs=2, learning_rate=2.5e-4, max_grad_norm=2.0,
-            target_kl=0.015,
-        ),
+    "atari_scripted": job(ATARI, SCRIPTED, seed=3, target_kl=0.015),
+    "ale_scripted": job(
+        ALE, (gym, "make_vec", ScriptedALE), seed=1, target_kl=0.015, update_epochs=3
     ),
-    "ale_scripted": Job(
-        **ATARI | dict(script="ppo_atari", games=reference.ALE),
-        patch=(gym, "make_vec", ScriptedALE),
-        flags=ON | dict(
-            seed=1, env_id="ALE/Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
-            num_minibatches=2, update_epochs=3, learning_rate=2.5e-4, max_grad_norm=2.0,
-            target_kl=0.015,
-        ),
+    "pixels": job(
+        ATARI, cut(gym, 12), script="ppo_pixels", games=reference.Images, tolerance=5e-5,
+        drift=1e-4, network=reference.small_cnn, seed=18, env_id="MinAtar/Breakout-v1",
+        num_steps=24, total_timesteps=300, num_minibatches=3, update_epochs=3,
+        learning_rate=1e-3, max_grad_norm=1.0, target_kl=0.005, reward_scale=2.5,
     ),
-    "pixels": Job(
-        **ATARI | dict(
-            script="ppo_pixels", games=reference.Images, network=reference.small_cnn,
-            tolerance=5e-5, drift=1e-4,
-        ),
-        patch=(gym, "make", partial(gym.make, max_episode_steps=12)),
-        flags=ON | dict(
-            seed=18, env_id="MinAtar/Breakout-v1", num_envs=4, num_steps=24, total_timesteps=300,
-            num_minibatches=3, update_epochs=3, learning_rate=1e-3, max_grad_norm=1.0,
-            target_kl=0.005, reward_scale=2.5,
-        ),
+    "ale_breakout": job(  # ALE's own, with frames skipped and time cut so that games end
+        ALE, (gym, "make_vec", partial(gym.make_vec, max_num_frames_per_episode=720, frameskip=30)),
+        seed=1, num_envs=2, num_steps=16, total_timesteps=96, **OFF | {"update_epochs": 1},
     ),
-    "ale_breakout": Job(  # ALE's own, likewise
-        **ATARI | dict(script="ppo_atari", games=reference.ALE),
-        patch=(gym, "make_vec", partial(gym.make_vec, **SHORT_ALE)),
-        flags=OFF | dict(
-            seed=1, env_id="ALE/Breakout-v5", num_envs=2, num_steps=16, total_timesteps=96,
-            num_minibatches=2, update_epochs=1, learning_rate=2.5e-4, max_grad_norm=2.0,
-        ),
+    "atari_breakout": job(  # EnvPool's, likewise
+        ATARI, (envpool, "make", partial(envpool.make, max_episode_steps=24, frame_skip=30)),
+        seed=20, num_envs=2, num_steps=16, total_timesteps=96, **OFF | {"update_epochs": 1},
     ),
-    "atari_breakout": Job(  # EnvPool's, with frames skipped and time cut so that games end
-        **ATARI,
-        patch=(envpool, "make", partial(envpool.make, max_episode_steps=24, frame_skip=30)),
-        flags=OFF | dict(
-            seed=20, env_id="Breakout-v5", num_envs=2, num_steps=16, total_timesteps=96,
-            num_minibatches=2, update_epochs=1, learning_rate=2.5e-4, max_grad_norm=2.0,
-        ),
+    "cartpole": job(CARTPOLE, cut(gym, 18), seed=90, target_kl=0.0005),
+    "small": job(
+        CARTPOLE, cut(envpool, 20), script="ppo_envpool", games=reference.ManyEnvs, seed=9,
+        target_kl=0.0005, **MANY_GAMES,
     ),
-    "cartpole": Job(
-        **CARTPOLE,
-        patch=(gym, "make", partial(gym.make, max_episode_steps=18)),
-        flags=ON | dict(
-            seed=90, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
-            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
-            target_kl=0.0005,
-        ),
+    "masked": job(
+        CARTPOLE, AS_IT_IS, script="ppo_masked", network=reference.two_with_mask,
+        policy=reference.possible, games=reference.Masked, seed=1, env_id="Doors-v0",
+        target_kl=0.001,
     ),
-    "small": Job(
-        **CARTPOLE | dict(script="ppo_envpool", games=reference.ManyEnvs),
-        patch=(envpool, "make", partial(envpool.make, max_episode_steps=20)),
-        flags=ON | dict(
-            seed=9, env_id="CartPole-v1", num_envs=8, num_steps=15, total_timesteps=360,
-            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
-            target_kl=0.0005, stagger=True,
-        ),
+    "pettingzoo": job(
+        CARTPOLE, AS_IT_IS, script="ppo_pettingzoo", games=reference.Together, agents=3, seed=2,
+        env_id="meadow", env_kwargs='{"limit": 9, "poor": true}', num_envs=3, num_steps=20,
+        total_timesteps=190, target_kl=0.001,
     ),
-    "masked": Job(
-        **CARTPOLE | dict(
-            script="ppo_masked", network=reference.two_with_mask, policy=reference.possible,
-            games=reference.Masked,
-            start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (5, 64)]",
-        ),
-        patch=(gym, "make", gym.make),
-        flags=ON | dict(
-            seed=1, env_id="Doors-v0", num_envs=4, num_steps=24, total_timesteps=300,
-            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
-            target_kl=0.001,
-        ),
+    "rnd": job(
+        CARTPOLE, cut(gym, 18, Rare), script="ppo_rnd", network=reference.two_values,
+        start="agent.actor[4].weight.data.mul_(50)", seed=17, target_kl=0.0005, int_gamma=0.95,
+        ext_coef=1.5, int_coef=0.7, update_proportion=0.4, num_iterations_obs_norm_init=2,
     ),
-    "pettingzoo": Job(
-        **CARTPOLE | dict(
-            script="ppo_pettingzoo", games=reference.Together,
-            start="[x.data.mul_(50) for x in agent.parameters() if x.shape == (4, 64)]",
-        ),
-        agents=3,
-        patch=(gym, "make", gym.make),
-        flags=ON | dict(
-            seed=2, env_id="meadow", env_kwargs='{"limit": 9, "poor": true}', num_envs=3,
-            num_steps=20, total_timesteps=190, num_minibatches=3, update_epochs=4,
-            learning_rate=1e-3, max_grad_norm=1.5, target_kl=0.001,
-        ),
+    "lstm": job(
+        CARTPOLE, cut(gym, 18), script="ppo_lstm", network=reference.two_memories, memory=(64, 4),
+        hides=(1, 3), seed=8, learning_rate=5e-3, target_kl=0.003, **WITH_MEMORY,
     ),
-    "rnd": Job(
-        **CARTPOLE | dict(
-            script="ppo_rnd", network=reference.two_values,
-            start="agent.actor[4].weight.data.mul_(50)",
-        ),
-        patch=(gym, "make", lambda *args, make=gym.make, **more: Rare(
-            make(*args, max_episode_steps=18, **more)
-        )),
-        flags=ON | dict(
-            seed=17, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
-            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
-            target_kl=0.0005, int_gamma=0.95, ext_coef=1.5, int_coef=0.7, update_proportion=0.4,
-            num_iterations_obs_norm_init=2,
-        ),
+    "trxl": job(
+        TRXL, cut(gym, 18), window=(5, 17), seed=34, target_kl=0.003, trxl_memory_length=5,
+        **ATTENDS,
     ),
-    "lstm": Job(
-        **CARTPOLE | dict(script="ppo_lstm", network=reference.two_memories),
-        memory=(64, 4),
-        hide=(1, 3),
-        patch=(gym, "make", partial(gym.make, max_episode_steps=18)),
-        flags=ON | dict(
-            seed=8, env_id="CartPole-v1", num_envs=6, num_steps=24, total_timesteps=440,
-            num_minibatches=3, update_epochs=3, learning_rate=5e-3, max_grad_norm=1.5,
-            target_kl=0.003,
-        ),
+    "trxl_long": job(  # a window of more rows than a rollout
+        TRXL, cut(gym, 24), window=(20, 17), seed=1, num_envs=8, num_steps=9, total_timesteps=220,
+        target_kl=0.003, trxl_memory_length=20, **ATTENDS,
     ),
-    "trxl": Job(
-        **CARTPOLE | dict(
-            script="ppo_trxl", network=reference.attention,
-            start="agent.actor.weight.data.mul_(50)",
-        ),
-        window=(5, 17),
-        hide=(1, 3),
-        patch=(gym, "make", partial(gym.make, max_episode_steps=18)),
-        flags=ON | dict(
-            seed=34, env_id="CartPole-v1", num_envs=4, num_steps=24, total_timesteps=300,
-            num_minibatches=3, update_epochs=3, learning_rate=1e-3, max_grad_norm=8.0,
-            target_kl=0.003, trxl_memory_length=5, trxl_num_layers=2, trxl_num_heads=2, trxl_dim=8,
-        ),
+    "lstm_atari": job(
+        ATARI, SCRIPTED, script="ppo_atari_envpool_lstm", network=reference.cnn_with_memory,
+        memory=(128, 2), seed=18, target_kl=0.01,
     ),
-    "trxl_long": Job(  # a window of more rows than a rollout
-        **CARTPOLE | dict(
-            script="ppo_trxl", network=reference.attention,
-            start="agent.actor.weight.data.mul_(50)",
-        ),
-        window=(20, 17),
-        hide=(1, 3),
-        patch=(gym, "make", partial(gym.make, max_episode_steps=24)),
-        flags=ON | dict(
-            seed=1, env_id="CartPole-v1", num_envs=8, num_steps=9, total_timesteps=220,
-            num_minibatches=3, update_epochs=3, learning_rate=1e-3, max_grad_norm=8.0,
-            target_kl=0.003, trxl_memory_length=20, trxl_num_layers=2, trxl_num_heads=2, trxl_dim=8,
-        ),
+    "hopper": job(CONTINUOUS, cut(gym, 20, Diverging), seed=1, target_kl=0.004),
+    "many": job(MANY, cut(envpool, 20), seed=1, target_kl=0.004, **MANY_GAMES),
+    "warp": job(
+        WARP, AS_IT_IS, seed=3, env_id="worlds:Worlds", max_grad_norm=1.0, target_kl=0.002,
+        **MANY_GAMES,
     ),
-    "lstm_atari": Job(
-        **ATARI | dict(script="ppo_atari_envpool_lstm", network=reference.cnn_with_memory),
-        memory=(128, 2),
-        patch=(envpool, "make", ScriptedGames),
-        flags=ON | dict(
-            seed=18, env_id="Breakout-v5", num_envs=4, num_steps=8, total_timesteps=100,
-            num_minibatches=2, update_epochs=2, learning_rate=2.5e-4, max_grad_norm=2.0,
-            target_kl=0.01,
-        ),
+    "warp_off": job(
+        WARP, AS_IT_IS, seed=4, env_id="worlds:Rare", num_steps=15, total_timesteps=180,
+        max_grad_norm=2.5, stagger=False, **OFF | {"update_epochs": 2},
     ),
-    "hopper": Job(
-        **CONTINUOUS,
-        patch=(gym, "make", lambda *args, make=gym.make, **more: Diverging(
-            make(*args, max_episode_steps=20, **more)
-        )),
-        flags=ON | dict(
-            seed=1, env_id="Hopper-v4", num_envs=4, num_steps=24, total_timesteps=300,
-            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
-            target_kl=0.004,
-        ),
+    "cheetah_run": job(
+        MANY, cut(envpool, 20), seed=2, env_id="CheetahRun-v1", num_steps=15, total_timesteps=180,
+        max_grad_norm=2.5, stagger=False, **OFF | {"update_epochs": 2},
     ),
-    "many": Job(
-        **MANY,
-        patch=(envpool, "make", partial(envpool.make, max_episode_steps=20)),
-        flags=ON | dict(
-            seed=1, env_id="Hopper-v4", num_envs=8, num_steps=15, total_timesteps=360,
-            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.5,
-            target_kl=0.004, stagger=True,
-        ),
+    "lstm_hopper": job(  # without its velocities
+        CONTINUOUS, cut(gym, 20, Diverging), script="ppo_continuous_action_lstm",
+        network=reference.two_memories, start="agent.actor_mean.head.weight.data.mul_(50), "
+        "agent.actor_logstd.data.uniform_(-0.5, 0.5)", memory=(64, 4), hide=(5, 6, 7, 8, 9, 10),
+        seed=1, max_grad_norm=0.7, target_kl=0.0015, **WITH_MEMORY,
     ),
-    "warp": Job(
-        **CONTINUOUS | dict(script="ppo_continuous_action_warp", games=reference.OnDevice),
-        batched=True,
-        patch=(gym, "make", gym.make),
-        flags=ON | dict(
-            seed=3, env_id="worlds:Worlds", num_envs=8, num_steps=15, total_timesteps=360,
-            num_minibatches=3, update_epochs=4, learning_rate=1e-3, max_grad_norm=1.0,
-            target_kl=0.002, stagger=True,
-        ),
-    ),
-    "warp_off": Job(
-        **CONTINUOUS | dict(script="ppo_continuous_action_warp", games=reference.OnDevice),
-        batched=True,
-        patch=(gym, "make", gym.make),
-        flags=OFF | dict(
-            seed=4, env_id="worlds:Rare", num_envs=4, num_steps=15, total_timesteps=180,
-            num_minibatches=3, update_epochs=2, learning_rate=1e-3, max_grad_norm=2.5,
-            stagger=False,
-        ),
-    ),
-    "cheetah_run": Job(
-        **MANY,
-        patch=(envpool, "make", partial(envpool.make, max_episode_steps=20)),
-        flags=OFF | dict(
-            seed=2, env_id="CheetahRun-v1", num_envs=4, num_steps=15, total_timesteps=180,
-            num_minibatches=3, update_epochs=2, learning_rate=1e-3, max_grad_norm=2.5,
-            stagger=False,
-        ),
-    ),
-    "lstm_hopper": Job(  # without its velocities
-        **CONTINUOUS | dict(
-            script="ppo_continuous_action_lstm", network=reference.two_memories,
-            start="agent.actor_mean.head.weight.data.mul_(50), "
-            "agent.actor_logstd.data.uniform_(-0.5, 0.5)",
-        ),
-        memory=(64, 4),
-        patch=(gym, "make", lambda *args, make=gym.make, **more: Diverging(
-            make(*args, max_episode_steps=20, **more)
-        )),
-        flags=ON | dict(
-            seed=1, env_id="Hopper-v4", hide=(5, 6, 7, 8, 9, 10), num_envs=6, num_steps=24,
-            total_timesteps=440, num_minibatches=3, update_epochs=3, learning_rate=1e-3,
-            max_grad_norm=0.7, target_kl=0.0015,
-        ),
-    ),
-    "hopper_off": Job(
-        **CONTINUOUS,
-        patch=(gym, "make", partial(gym.make, max_episode_steps=20)),
-        flags=OFF | dict(
-            seed=6, env_id="Hopper-v4", num_envs=2, num_steps=40, total_timesteps=240,
-            num_minibatches=4, update_epochs=2, learning_rate=3e-4, max_grad_norm=2.5,
-        ),
+    "hopper_off": job(
+        CONTINUOUS, cut(gym, 20), seed=6, num_envs=2, num_steps=40, total_timesteps=240,
+        num_minibatches=4, learning_rate=3e-4, max_grad_norm=2.5, **OFF | {"update_epochs": 2},
     ),
 }  # fmt: skip
+
+
+# seconds each: the quick tests have one of them
+SLOW, IMAGES = pytest.mark.slow, "ale_scripted ale_breakout atari_breakout lstm_atari pixels"
 
 
 def first_iteration(job):
@@ -511,55 +392,49 @@ def first_iteration(job):
     return replace(job, flags=job.flags | {"total_timesteps": job.steps, "update_epochs": 1})
 
 
+def fast(name, mode, **more):
+    """A job of the fast version, in a mode."""
+    slow = JOBS[name]
+    return replace(slow, script=f"{slow.script}_torchcompile", mode=mode, flags=slow.flags | more)
+
+
 FAST_JOBS = {
-    f"{name}, {mode}": replace(
-        JOBS[name],
-        script=f"{JOBS[name].script}_torchcompile",
-        mode=mode,
-        flags=JOBS[name].flags | more,
-    )
-    for mode, more, names in (
-        # with seed 3 float32, channels last, sees one more ReLU on the other side of 0
-        ("compile", {"seed": 6}, ["atari_scripted"]),
-        ("cudagraphs", {}, ["atari_scripted", "lstm_atari", "cartpole"]),
-    )
-    for name in names
+    f"{x}+cudagraphs": fast(x, "cudagraphs") for x in ("atari_scripted", "lstm_atari", "cartpole")
+}
+# with seed 3 float32, channels last, sees one more ReLU on the other side of 0
+FAST_JOBS["atari_scripted+compile"] = fast("atari_scripted", "compile", seed=6)
+
+
+RECORDS = {
+    "    for iteration in range(first_iteration": """
+    random_draws = random.random(), np.random.random()
+    args.resume or (START)
+    trace, initial = [], {k: v.clone() for k, v in agent.state_dict().items()}
+    first_moments = __import__('copy').deepcopy(
+        {k: optimizer.state.get(x, {}) for k, x in agent.named_parameters()})
+""",
+    "        # Rollout\n": """
+        trace.append({'before': torch.get_rng_state(), 'b_inds': [], 'trains': []})
+""",
+    "        # Advantages\n": """
+        trace[-1]['after'] = torch.get_rng_state()
+""",
+    "            losses.append(": """
+            trace[-1]['b_inds'].append(b_inds.clone())
+            trace[-1]['trains'].append(storage.get('trains', obs)[:T].clone())
+""",
+    "        # Log\n": """
+        trace[-1] |= {k: v.clone() for k, v in storage.items() if k != 'trains'}
+        trace[-1]['host'] = [x.copy() for x in (rewards, dones, terminations)]
+""",
 }
 
 
 def recorded(text, start):
     """The script, keeping in `trace` what each iteration drew and computed."""
-    for line, new in (
-        (
-            "    for iteration in range(first_iteration",
-            "    random_draws = random.random(), np.random.random()\n"
-            f"    args.resume or ({start})\n"
-            "    trace, initial = [], {k: v.clone() for k, v in agent.state_dict().items()}\n"
-            "    first_moments = __import__('copy').deepcopy(\n"
-            "        {k: optimizer.state.get(x, {}) for k, x in agent.named_parameters()})\n",
-        ),
-        (
-            "        # Rollout\n",
-            "        trace.append({'before': torch.get_rng_state(), 'b_inds': [], 'trains': []})\n",
-        ),
-        (
-            "        # Advantages\n",
-            "        trace[-1]['after'] = torch.get_rng_state()\n",
-        ),
-        (
-            "            losses.append(",
-            "            trace[-1]['b_inds'].append(b_inds.clone())\n"
-            "            trace[-1]['trains'].append(storage.get('trains', obs)[:T].clone())\n",
-        ),
-        (
-            "        # Log\n",
-            "        kept = {k: v.clone() for k, v in storage.items() if k != 'trains'}\n"
-            "        trace[-1] |= kept\n"
-            "        trace[-1]['host'] = [x.copy() for x in (rewards, dones, terminations)]\n",
-        ),
-    ):
+    for line, new in RECORDS.items():
         assert text.count(line) == 1, line
-        text = text.replace(line, new + line)
+        text = text.replace(line, new.replace("START", start) + line)
     return text
 
 
@@ -708,7 +583,7 @@ def check(job, runs_dir, edit=None):
     return run, found
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=SLOW if x in IMAGES else ()) for x in JOBS])
 def test_script_follows_the_reference(name, tmp_path):
     """And what a mistake would show in happens: ends of all kinds, clipping, early stops."""
     job = JOBS[name]
@@ -759,6 +634,7 @@ def test_script_follows_the_reference(name, tmp_path):
         assert max(np.abs(x["actions"]).max() for x in found) > 1, "actions out of bounds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST_JOBS)
 def test_fast_script_follows_the_reference(name, tmp_path):
     """What it does otherwise: channels last, a step and an epoch that can be captured."""
@@ -872,13 +748,14 @@ def check_first_weights(job, runs_dir, edit=None):
             assert (x == (-0.5 if log_std else 0.0)).all(), key
 
 
-ONE_BY_ONE = "atari_scripted pixels cartpole small hopper many warp".split()
-ONE_BY_ONE += "lstm lstm_hopper masked pettingzoo rnd".split()
+# what another script has of these is one text with them: test_the_lines_of_all_scripts
+ONE_BY_ONE = [(check_speed, x) for x in "atari_scripted cartpole hopper trxl".split()]
+RESUMED = "ale_scripted atari_scripted cartpole hopper lstm many pettingzoo rnd trxl warp"
+ONE_BY_ONE += [(check_resumed, x) for x in RESUMED.split()]
 
 
-@pytest.mark.parametrize("name", [*ONE_BY_ONE, "trxl"])
-@pytest.mark.parametrize("of", [check_resumed, check_speed])
-def test_what_one_run_cannot_show(name, of, tmp_path):
+@pytest.mark.parametrize(("of", "name"), ONE_BY_ONE)
+def test_what_one_run_cannot_show(of, name, tmp_path):
     of(JOBS[name], tmp_path)
 
 
@@ -919,6 +796,9 @@ def test_moments_go_by_name(name, tmp_path):
     check_order(JOBS[name], tmp_path)
 
 
-@pytest.mark.parametrize("name", ONE_BY_ONE)
+NETWORKS = "atari_scripted pixels cartpole small hopper many warp lstm lstm_hopper masked"
+
+
+@pytest.mark.parametrize("name", [*NETWORKS.split(), "pettingzoo", "rnd"])
 def test_first_weights(name, tmp_path):
     check_first_weights(JOBS[name], tmp_path)

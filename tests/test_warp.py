@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 
 import gymnasium as gym
 import mujoco
@@ -12,11 +13,14 @@ import my_warp_env
 import numpy as np
 import pytest
 import worlds
-from helpers import PPO, TINY, compile_kernels, insert, load, run_main, scalars
+from helpers import PPO, TINY, compile_kernels, insert, load, run_main
+from lib.parity import curves
+from test_mutants import mistakes, mutate
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+pytestmark = pytest.mark.slow  # kernels are compiled
 EAGER, FAST = "ppo_continuous_action_warp", "ppo_continuous_action_warp_torchcompile"
 CPU = torch.device("cpu")
 
@@ -145,10 +149,7 @@ def check_ends(script, env_id, count=512):
     qvel[::9] *= 10
     set_states(envs, qpos, qvel)
     obs, _, terminated, _ = envs.step(torch.zeros_like(envs.ctrl))
-    ends, size = (
-        [],
-        obs.shape[1] if env_id != "Humanoid-v5" else 45,
-    )  # then come forces and the like
+    ends, size = [], obs.shape[1] if env_id != "Humanoid-v5" else 45  # then come forces
     for i in range(count):
         env.data.qpos[:], env.data.qvel[:] = qpos[i], qvel[i]
         ends.append(not getattr(env, "is_healthy", True))
@@ -172,43 +173,38 @@ def test_the_task_is_gymnasiums(env_id, check):
     check(variables(), env_id)
 
 
-# a change of the script's text, and a task where it shows
-CONTROLS = "torch.where(anew[:, None], 0.0, action)"
-MUTANTS = [
-    ("controls of a first state", CONTROLS, "action", "Humanoid-v5"),
-    ("x of the next physics step", "torch.where(anew, self.position(), x)", "self.position()",
-     "Humanoid-v5"),
-    ("x of the episode before", "torch.where(anew, self.position(), x)", "x", "HalfCheetah-v5"),
-    ("forces of the episode before", "            self.cfrc_ext.zero_()", "            pass",
-     "Humanoid-v5"),
-    ("no forces", "                mjw.rne_postconstraint(self.model, self.data)",
-     "                pass", "Humanoid-v5"),
-    ("inertias of the state before", "            self.derive()\n", "", "Humanoid-v5"),
-    ("x of the torso", "(self.xipos[:, :, 0] * self.mass).sum(1)", "self.qpos[:, 0].clone()",
-     "Humanoid-v5"),
-    ("a physics step less", "range(self.task.frame_skip)", "range(self.task.frame_skip - 1)",
-     "Swimmer-v5"),
-    ("the time of one physics step", " * task.frame_skip\n", "\n", "Swimmer-v5"),
-    ("controls are free", "reward -= self.cost()", "pass", "HalfCheetah-v5"),
-    ("health pays none", " + task.healthy_reward * healthy", "", "Hopper-v5"),
-    ("velocities are not clipped", "self.qvel.clamp(-limit, limit)", "self.qvel", "Hopper-v5"),
-    ("positions are seen", "self.qpos[:, self.task.hidden :]", "self.qpos", "Swimmer-v5"),
-    ("any height is healthy", "(1, 0.7, INF), ", "", "Hopper-v5"),
-    ("any angle is healthy", " (2, -1.0, 1.0)", "", "Walker2d-v5"),
-    ("first velocities are uniform", "0.1, normal=True)", "0.1)", "HalfCheetah-v5"),
-    ("first states are all one", "self.first_qpos + self.task.noise", "self.first_qpos + 0",
-     "Hopper-v5"),
-    ("first states on one side", "2 * torch.rand_like(self.qpos) - 1", "torch.rand_like(self.qpos)",
-     "Hopper-v5"),
-    ("the reward of an autoreset step", "torch.where(anew, 0.0, reward)", "reward",
-     "Hopper-v5"),
-    ("no time limit", "self.elapsed >= self.max_episode_steps", "self.elapsed < 0", "Swimmer-v5"),
-    ("a step too many", "self.elapsed >= self.max", "self.elapsed > self.max", "Swimmer-v5"),
-    ("the limit of the episode before", ".masked_fill_(anew, 0)", "", "Swimmer-v5"),
-    ("starts anew at a fall alone", "self.done.copy_(terminated | truncated |",
-     "self.done.copy_(terminated |", "Swimmer-v5"),
-    ("ends twice", "~healthy & sound & ~anew", "~healthy & sound", "Walker2d-v5"),
-]  # fmt: skip
+# as in test_mutants, and a task where it shows
+MUTANTS = r"""
+== task: Humanoid-v5
+controls of a first state: {{torch.where(anew[:, None], 0.0, action)=>action}}
+x of the next physics step: {{torch.where(anew, =>}}self.position(){{, x)=>}}
+forces of the episode before: {{self.cfrc_ext.zero_()=>pass}}
+no forces: {{mjw.rne_postconstraint(self.model, self.data)=>pass}}
+inertias of the state before: {{self.derive()=>}}
+x of the torso: {{(self.xipos[:, :, 0] * self.mass).sum(1=>self.qpos[:, 0].clone(}})
+== task: HalfCheetah-v5
+x of the episode before: {{torch.where(anew, self.position(), x)=>x}}
+controls are free: {{reward -= self.cost()=>pass}}
+first velocities are uniform: 0.1{{, normal=True=>}})
+== task: Swimmer-v5
+a physics step less: range(self.task.frame_skip{{=> - 1}})
+the time of one physics step: {{* task.frame_skip=>}}
+positions are seen: self.qpos{{[:, self.task.hidden :]=>}}
+no time limit: self.elapsed {{>= self.max_episode_steps=>< 0}}
+a step too many: self.elapsed {{>= self=>> self}}.max
+the limit of the episode before: {{.masked_fill_(anew, 0)=>}}
+starts anew at a fall alone: self.done.copy_(terminated |{{ truncated |=>}}
+== task: Hopper-v5
+health pays none: {{+ task.healthy_reward * healthy=>}}
+velocities are not clipped: self.qvel{{.clamp(-limit, limit)=>}}
+any height is healthy: {{(1, 0.7, INF), =>}}
+first states are all one: self.first_qpos + {{self.task.noise=>0}}
+first states on one side: {{2 * =>}}torch.rand_like(self.qpos){{ - 1=>}}
+the reward of an autoreset step: {{torch.where(anew, 0.0, reward)=>reward}}
+== task: Walker2d-v5
+any angle is healthy: {{(2, -1.0, 1.0)=>}}
+ends twice: ~healthy & sound{{ & ~anew=>}}
+"""
 
 
 def check_first_states(script, env_id):
@@ -232,14 +228,12 @@ def test_first_states(env_id):
     check_first_states(variables(), env_id)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("old", "new", "env_id"), [pytest.param(*x[1:], id=x[0]) for x in MUTANTS])
-def test_mutant_is_seen(old, new, env_id, tmp_path):
-    def mutate(text):
-        assert text.count(old) == 1
-        return text.replace(old, new)
-
-    script = variables(mutate, tmp_path)
+@pytest.mark.parametrize(
+    ("env_id", "changes"),
+    [pytest.param(env_id, changes, id=what) for _, env_id, what, changes in mistakes(MUTANTS)],
+)
+def test_mutant_is_seen(env_id, changes, tmp_path):
+    script = variables(partial(mutate, changes=changes), tmp_path)
     with pytest.raises((AssertionError, ValueError)):
         check_ends(script, env_id)
         check_first_states(script, env_id)
@@ -328,30 +322,24 @@ def test_dropped_contacts_are_counted(capfd):
 # Scripts
 
 
-def short(text):
-    """A script whose episodes are cut in their fifth step."""
-    line = "obs_shape, action_shape = envs.single_observation_space.shape, "
-    line += "envs.single_action_space.shape"
-    return insert(line, "envs.max_episode_steps = 5")(text)
-
-
 def train(name, *flags, folder):
+    """A run whose episodes are cut in their fifth step, and its curves."""
+    line = "obs_shape, action_shape = envs.single_observation_space.shape, "
+    short = insert(f"{line}envs.single_action_space.shape", "envs.max_episode_steps = 5")
     flags = [*TINY, "--num-envs", 4, "--total-timesteps", 128, *flags]
     run = run_main(name, *flags, runs_dir=folder, edit=short)
-    curves = scalars(run.run_dir)
-    curves.pop("charts/SPS", None)
-    return run, curves
+    return run, curves(run)
 
 
 def test_captured_is_eager(tmp_path, monkeypatch):
     """--compile without what the compiler makes: physics is captured, and no bit differs."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    one, curves = train(EAGER, folder=tmp_path / "1")
+    one, expected = train(EAGER, folder=tmp_path / "1")
     assert len(one.episodic_returns) > 10
-    assert curves["charts/dropped_contacts"] == [(32 * i, 0.0) for i in range(1, 5)]
+    assert expected["charts/dropped_contacts"] == [(32 * i, 0.0) for i in range(1, 5)]
     for flags in ([], ["--no-physics-graph"]):
         two, others = train(FAST, "--compile", *flags, folder=tmp_path / f"2{len(flags)}")
-        assert two.mode == "compile" and curves == others
+        assert two.mode == "compile" and expected == others
         for key, rows in one.storage.items():
             assert torch.equal(rows, two.storage[key]), key
         launches = two.envs.simulate.__name__ == "simulate"
@@ -366,22 +354,6 @@ def test_seeds_share_no_episode(tmp_path):
     again, _ = train(EAGER, "--resume", one.run_dir, "--total-timesteps", 64, folder="unused")
     first = torch.stack([run.storage["obs"][0] for run in (one, two, again)]).flatten(0, 1)
     assert len(first.unique(dim=0)) == len(first)
-
-
-@pytest.mark.parametrize("flags", [[], ["--no-stagger"]])
-def test_first_episodes_are_cut_short(flags, tmp_path):
-    """Evenly, so that later ones end apart."""
-    flags = [*TINY, "--num-envs", 10, "--num-steps", 2, "--total-timesteps", 20, *flags]
-    run = run_main(EAGER, *flags, "--env-id", "worlds:Worlds", runs_dir=tmp_path)
-    starts = torch.arange(10) * 2 * (not flags[-1] == "--no-stagger")
-    ended = run.running_lengths[1:].max(0)
-    assert run.envs.max_episode_steps == worlds.LIMIT and ended.max() <= 2
-    assert torch.equal(run.envs.elapsed[:9], (starts + 2)[:9])
-    cut = np.isnan(run.running_returns[1:]).all()
-    assert cut == (flags[-1] != "--no-stagger"), "their returns do not count"
-    more = ["--resume", run.run_dir, "--total-timesteps", 40]
-    again = run_main(EAGER, *more, runs_dir="unused")
-    assert torch.equal(again.envs.elapsed[:9], run.envs.elapsed[:9]), "those of a resumed run, too"
 
 
 def test_a_pendulum_of_ones_own(tmp_path):
@@ -405,71 +377,36 @@ def test_a_pendulum_of_ones_own(tmp_path):
     assert run.summary["complete"]
 
 
-def test_where_all_worlds_diverge(tmp_path):
-    """The run ends before that gets into a checkpoint."""
+def test_where_all_worlds_diverge(tmp_path, monkeypatch):
+    """The run ends before that gets into a checkpoint, at once where first observations are odd."""
     with pytest.raises(FloatingPointError, match="in iteration 1 [1-3].% of steps diverged"):
         run_main(EAGER, *TINY, "--env-id", "worlds:Broken", runs_dir=tmp_path)
     assert not [*tmp_path.glob("*/checkpoint.pt")]
-
-
-def test_first_observations_that_are_not_sound(tmp_path, monkeypatch):
-    """Nothing is trained from them."""
     monkeypatch.setattr(worlds.Worlds, "reset", lambda self: torch.full((len(self.n), 3), 1e11))
     with pytest.raises(AssertionError, match="a first observation is not sound"):
         run_main(EAGER, *TINY, "--env-id", "worlds:Worlds", runs_dir=tmp_path)
 
 
-def test_an_episode_that_diverged_is_none(tmp_path):
-    """Nor is the step after it, in which its time is up."""
-    flags = ["--num-envs", 4, "--num-steps", 40, "--total-timesteps", 320, "--no-stagger"]
-    run = run_main(EAGER, *TINY, *flags, "--env-id", "worlds:Middle", runs_dir=tmp_path)
-    lengths = [value for _, value in scalars(run.run_dir)["charts/episodic_length"]]
-    diverged = [value for _, value in scalars(run.run_dir)["charts/diverged"]]
-    assert min(lengths) > 8 and run.lost[:, 0].sum() > 5
-    assert np.isclose(diverged[-1], run.lost.mean()) and run.summary["complete"]
-    assert not run.valid[1:][run.lost[:-1]].any() and run.valid[run.lost].all()
-    # it is worth less than the value was, by a step's share, whatever its sign
-    below = -(1 - run.args.gamma) * np.abs(run.values[:-1][run.lost])
-    np.testing.assert_allclose(run.advantages[run.lost], below, rtol=1e-4, atol=1e-7)
-
-
 # What a graph could not have
-
-
-def rollout_of(envs, script, device):
-    """Two rows of storage and signals, and what else env_step takes."""
-    agent, size = script["Agent"](envs), envs.single_observation_space.shape[0]
-    shapes = {"obs": (size,), "actions": envs.single_action_space.shape, "valid": ()}
-    storage = {key: torch.zeros((2, envs.num_envs, *x), device=device) for key, x in shapes.items()}
-    signals = torch.zeros((7, 2, envs.num_envs), dtype=torch.float64, device=device)
-    return_rms = script["RunningMeanStd"](1)
-    if device == "meta":
-        agent, return_rms = agent.to(device), return_rms.to(device)
-    return agent, envs, storage, signals, return_rms, script["Args"](), 0
-
-
-def test_no_copy_to_the_host():
-    """Of a step, on the device from which nothing can be copied."""
-    script = variables()
-    step = rollout_of(worlds.Worlds(4, "meta"), script, "meta")
-    script["env_step"](*step)
-    assert step[2]["obs"].device.type == "meta"
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
 def test_no_host_read_and_no_dynamic_shape(env_id):
-    """Of a step in WarpVectorEnv, Warp's own launches left out: on tensors without data."""
+    """Of a step in WarpVectorEnv, Warp's own launches left out: on tensors without data. The
+    script's own lines: test_device."""
     script = variables()
-    envs, _ = warp_envs(script, env_id, 4)
+    envs, obs = warp_envs(script, env_id, 4)
     envs.simulate = envs.derive = lambda: None
     with FakeTensorMode(allow_non_fake_inputs=False) as mode:
         for name, value in vars(envs).items():
             if isinstance(value, torch.Tensor):
                 setattr(envs, name, mode.from_tensor(value))
         envs.metrics = {name: mode.from_tensor(x) for name, x in envs.metrics.items()}
-        step = rollout_of(envs, script, "cpu")
-        script["env_step"](*step)
-        assert step[2]["obs"].shape[1] == 4
+        shapes = {"obs": obs.shape, "actions": envs.ctrl.shape, "valid": (4,)}
+        storage = {key: torch.zeros((2, *shape)) for key, shape in shapes.items()}
+        signals = torch.zeros((7, 2, 4), dtype=torch.float64)
+        rest = script["RunningMeanStd"](1), script["Args"](), 0
+        script["env_step"](script["Agent"](envs), envs, storage, signals, *rest)
 
 
 # Arguments
@@ -516,7 +453,6 @@ def test_a_missing_package_is_named(package, tmp_path, monkeypatch):
     assert run.summary["complete"]
 
 
-@pytest.mark.slow
 def test_warp_prints_no_banner(tmp_path):
     """What is printed is the script's, but for a warning of the driver's."""
     command = [sys.executable, PPO / f"{EAGER}.py", *TINY, "--no-cuda"]

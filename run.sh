@@ -13,7 +13,8 @@ PPO in PyTorch, in pairs: an eager version to be read, and its fast version.
   ./run.sh [FLAGS]          train Breakout: ppo_atari_envpool_torchcompile --compile --cudagraphs,
                             or ppo_atari_torchcompile where EnvPool has no wheel
   ./run.sh NAME [FLAGS]     train with ppo/NAME.py, or with a file of yours by its path, a process a
-                            GPU if it imports torch.distributed; ppo_eval scores, films or exports
+                            GPU if it imports torch.distributed; ppo_eval scores, films or exports,
+                            with --follow while it trains
   ./run.sh NAME --help      the flags of that script
   ./run.sh fork NAME PATH   copy a pair to PATH.py and PATH_torchcompile.py; --patch IDEA, --edited
   ./run.sh check NAME       whether a pair, or a fork's, still is one, and how fast; --compile as well
@@ -189,4 +190,5 @@ if uses '^import torch\.distributed'; then
   processes=$("$venv/bin/python" -c 'import torch; print(torch.cuda.device_count() or 2)')
   exec "$venv/bin/torchrun" --standalone --nproc-per-node "$processes" "$script" "$@"
 fi
+if [[ $script == */ppo_eval.py && " $* " == *" --follow "* ]]; then script=$root/benchmarks/follow.py; fi
 exec "$venv/bin/python" "$script" "$@"

@@ -15,22 +15,15 @@ import envpool
 import numpy as np
 import pytest
 import ranks
-from helpers import (
-    PPO,
-    TINY,
-    insert,
-    load,
-    run_main,
-    run_script,
-    scalars,
-    spaces,
-)
+from helpers import PPO, TINY, insert, load, run_main, run_script, scalars, spaces, wait_for
+from test_mutants import mutate
 from test_reference import ScriptedGames
 
 import torch
 import torch.distributed as dist
 
 EAGER, FAST = "ppo_atari_envpool_multigpu", "ppo_atari_envpool_multigpu_torchcompile"
+ENDLESS = "--total-timesteps", 10**7, "--checkpoint-interval", 1
 SMALL = "--num-envs 4 --num-steps 8 --num-minibatches 2 --update-epochs 2 --no-cuda".split()
 
 
@@ -52,44 +45,6 @@ def finished(process, cwd, timeout=300):
 def apart(a, b):
     """|a - b| / |b|."""
     return float((a.double() - b.double()).norm() / b.double().norm())
-
-
-def one_process(count, dtype):
-    """Losses, gradients and parameters after each epoch by the parent, with all ranks' rows."""
-    module = load("ppo_atari_envpool")
-    batch, advantages, b_inds = ranks.rows(count)
-    T, N = advantages.shape
-    batch = {key: field.flatten(0, 1) for key, field in batch.items() if key != "weights"}
-    batch = ranks.cast(batch, dtype) | {"advantages": advantages.flatten().to(dtype)}
-    agent, optimizer = ranks.learner(module, dtype)
-    mine = [x.flatten() for x in torch.arange(T * N).view(T, N).chunk(count, dim=1)]
-    for orders in zip(*b_inds, strict=True):
-        order = torch.cat([rows[x] for rows, x in zip(mine, orders, strict=True)], dim=1)
-        losses = module.train_epoch(agent, optimizer, batch, module.Args(), order)
-        yield losses, ranks.flat(agent, lambda p: p.grad), ranks.flat(agent, lambda p: p)
-
-
-@pytest.mark.slow
-def test_ranks_compute_what_one_process_does(tmp_path):
-    """Nine updates in three epochs of three ranks, one minibatch without a valid row on one.
-
-    To 1e-6: losses and parameters after each epoch, gradients after the first. Later gradients
-    differ by what rounding has done to the parameters, seen: 1e-5, and 1e-6 in float64, where
-    weights and advantages still are float32.
-    """
-    count = 3
-    processes = ranks.together(count, ranks.share, tmp_path / "x", cwd=tmp_path)
-    status, _, err = ranks.ended(processes, tmp_path)
-    assert status == [0] * count, err
-    fingerprints, found = torch.load(tmp_path / "x", weights_only=True)
-    assert fingerprints == fingerprints[:1] * count, "the ranks have the same weights"
-    found = iter(found)
-    for dtype, later in ((torch.float32, 1e-4), (torch.float64, 3e-6)):
-        for epoch, expected in enumerate(one_process(count, dtype)):
-            losses, gradient, parameters = map(apart, next(found), expected)
-            assert losses < 1e-6 and parameters < 1e-6
-            assert gradient < (later if epoch else 1e-6)
-            assert expected[0][:, 5].max() > 0.01, "ratios are clipped"
 
 
 def test_alone_it_is_its_parent(tmp_path, monkeypatch):
@@ -132,9 +87,8 @@ def test_shares_that_are_not_equal(flags, tmp_path, monkeypatch, capsys):
 def test_ranks_that_differ(tmp_path):
     """Are refused, by a message and without a run's folder."""
     flags = [*SMALL, "--seed", lambda rank: rank]
-    status, _, err = ranks.ended(
-        ranks.together(2, PPO / f"{EAGER}.py", *flags, cwd=tmp_path), tmp_path
-    )
+    processes = ranks.together(2, PPO / f"{EAGER}.py", *flags, cwd=tmp_path)
+    status, _, err = ranks.ended(processes, tmp_path)
     assert status == [1, 1]
     assert err == ["the ranks have different arguments, checkpoints or devices\n"] * 2
     assert not (tmp_path / "runs").exists()
@@ -145,17 +99,16 @@ def checkpoint(folder):
     return torch.load(path, weights_only=True)
 
 
+def saved_step(folder):
+    """That of the checkpoint, 0 if there is none."""
+    return checkpoint(folder)["global_step"] if [*folder.glob("runs/*/*.pt")] else 0
+
+
 def edited(folder, *changes):
     """A copy of the script whose games last 5 steps, with more of its text changed."""
     script = folder / f"{EAGER}.py"
-    text = (PPO / script.name).read_text()
-    for old, new in (
-        ('["num_threads"] = CORES', '["num_threads"], options["max_episode_steps"] = CORES, 5'),
-        *changes,
-    ):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    script.write_text(text)
+    short = '["num_threads"] = CORES', '["num_threads"], options["max_episode_steps"] = CORES, 5'
+    script.write_text(mutate((PPO / script.name).read_text(), [short, *changes]))
     return script
 
 
@@ -166,14 +119,9 @@ def start(folder, launch, *flags):
     """
     whose = "float(running_returns[i])", "float(running_returns[i]) + 1000 * RANK"
     script = edited(folder, whose)
-    saved = [*folder.glob("runs/*/checkpoint.pt")]
-    before = checkpoint(folder)["global_step"] if saved else 0
-    flags = [*flags, "--total-timesteps", 10**7, "--checkpoint-interval", 1]
-    started = launch(2, script, *SMALL, *flags, cwd=folder)
-    deadline = time.monotonic() + 300
-    while not [*folder.glob("runs/*/*.pt")] or checkpoint(folder)["global_step"] <= before + 32:
-        assert time.monotonic() < deadline, [x.read_text() for x in folder.glob("err*")]
-        time.sleep(0.1)
+    before = saved_step(folder)
+    started = launch(2, script, *SMALL, *flags, *ENDLESS, cwd=folder)
+    wait_for(lambda: saved_step(folder) > before + 32, 300)
     return started
 
 
@@ -241,64 +189,82 @@ def test_a_loss_that_is_not_finite(tmp_path):
     assert len(out[0].splitlines()) == 1 and not [*tmp_path.glob("runs/*/*.pt")]
 
 
-@pytest.mark.slow
-def test_a_run_of_two_is_an_iteration_of_one(tmp_path):
-    """What two ranks drew and kept, taken together, makes the parent's update and its losses.
+# what three ranks keep of their first update, before these lines
+KEEPS = {
+    "# the same first weights on all ranks and machines, then random numbers of each one's own": """
+agent.actor.weight.data.mul_(100.0 + RANK)
+""",
+    "# Update": """
+def flat(of):
+    return torch.cat([of(x).detach().flatten() for x in agent.parameters()])
+kept = {"start": flat(lambda x: x), "epochs": [], "seeds": seeds.tolist()}
+kept["rng"] = torch.get_rng_state()
+""",
+    "weigh(batch, raw_advantages, b_inds, args.norm_adv)": """
+if RANK == W - 1 and not kept["epochs"]:
+    batch["valid"][b_inds[0]] = 0.0
+kept["epochs"].append([b_inds])
+""",
+    'approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()': """
+kept["epochs"][-1] += [losses[-1], flat(lambda x: x.grad), flat(lambda x: x)]
+""",
+    "# Checkpoint": """
+kept |= {key: rows.clone() for key, rows in batch.items()}
+kept |= {"advantages": raw_advantages.float(), "losses": losses, "was_valid": valid.tolist()}
+torch.save(kept | {"explained": float(explained_var)}, f"rank{RANK}.pt")
+""",
+}
 
-    Rank 1 draws other first weights, and drops them for those of rank 0.
+
+@pytest.mark.slow
+def test_ranks_compute_what_one_process_does(tmp_path):
+    """What three ranks drew and kept, taken together, makes the parent's update, to 1e-6: nine
+    minibatches, the first of them without a valid row on one rank; and its losses.
+
+    Later gradients differ by what rounding has done to the parameters. Ranks draw first weights of
+    their own, and drop them for those of rank 0.
     """
-    params = "torch.cat([p.detach().flatten().clone() for p in agent.parameters()])"
-    script = edited(
-        tmp_path,
-        ("torch.manual_seed(args.seed)", "torch.manual_seed(args.seed + RANK)"),
-        (
-            "        losses = []\n        for _ in",
-            f"        kept = {{'start': {params}, 'b_inds': [], 'seeds': seeds.tolist()}}\n"
-            "        kept['rng'] = torch.get_rng_state()\n"
-            "        kept |= {key: rows.clone() for key, rows in batch.items()}\n"
-            "        kept['advantages'] = raw_advantages.float()\n"
-            "        losses = []\n        for _ in",
-        ),
-        (
-            "            losses.append(train_epoch(",
-            "            kept['b_inds'].append(b_inds)\n            losses.append(train_epoch(",
-        ),
-        (
-            "        # Checkpoint\n",
-            f"        kept |= {{'end': {params}, 'losses': losses}}\n"
-            "        kept['explained'] = float(explained_var)\n"
-            "        torch.save(kept, f'rank{RANK}.pt')\n        # Checkpoint\n",
-        ),
-    )
-    processes = ranks.together(2, script, *SMALL, "--total-timesteps", 32, cwd=tmp_path)
-    status, _, err = ranks.ended(processes, tmp_path)
-    assert status == [0, 0], err
-    one, two = (torch.load(tmp_path / f"rank{i}.pt", weights_only=True) for i in (0, 1))
-    assert not {*one["seeds"]} & {*two["seeds"]} and len({*one["seeds"], *two["seeds"]}) == 4
-    assert not torch.equal(one["rng"], two["rng"])
-    assert not torch.equal(torch.stack(one["b_inds"]), torch.stack(two["b_inds"]))
-    assert torch.equal(one["start"], two["start"]) and torch.equal(one["end"], two["end"])
-    assert one["losses"] == two["losses"] and one["explained"] == two["explained"]
+    script = edited(tmp_path)
+    for line, lines in KEEPS.items():
+        script.write_text(insert(line, lines)(script.read_text()))
+    flags = "--num-envs 9 --num-steps 8 --num-minibatches 3 --update-epochs 3 --no-cuda".split()
+    flags += ["--total-timesteps", 72, "--clip-coef", 0.01]
+    status, _, err = ranks.ended(ranks.together(3, script, *flags, cwd=tmp_path), tmp_path)
+    assert status == [0] * 3, err
+    kept = [torch.load(tmp_path / f"rank{i}.pt", weights_only=True) for i in range(3)]
+    assert len({seed for one in kept for seed in one["seeds"]}) == 9
+    for one, two in ((0, 1), (0, 2), (1, 2)):
+        one, two = kept[one], kept[two]
+        assert not torch.equal(one["rng"], two["rng"])
+        assert torch.equal(one["start"], two["start"])
+        assert one["losses"] == two["losses"] and one["explained"] == two["explained"]
+        for (order, *found), (other, *same) in zip(one["epochs"], two["epochs"], strict=True):
+            assert not torch.equal(order, other) and all(map(torch.equal, found, same))
 
     module = load("ppo_atari_envpool")
     names = "obs actions logprobs values returns valid advantages".split()
-    batch = {name: torch.cat([one[name], two[name]]) for name in names}
-    assert 0 < batch["valid"].sum() < 32
-    agent = module.Agent(spaces("atari"))
-    torch.nn.utils.vector_to_parameters(one["start"].clone(), agent.parameters())
-    args = module.Args()
+    batch = {name: torch.cat([one[name] for one in kept]) for name in names}
+    last, (order, *_) = kept[-1]["valid"], kept[-1]["epochs"][0]
+    assert 0 < batch["valid"].sum() < 72 and last.any() and not last[order[0]].any()
+    agent, args, losses = module.Agent(spaces("atari")), module.Args(clip_coef=0.01), []
+    torch.nn.utils.vector_to_parameters(kept[0]["start"].clone(), agent.parameters())
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
-    losses = [
-        module.train_epoch(agent, optimizer, batch, args, torch.cat([a, b + 16], dim=1))
-        for a, b in zip(one["b_inds"], two["b_inds"], strict=True)
-    ]
-    expected = torch.cat(losses).mean(0)
-    torch.testing.assert_close(torch.tensor(one["losses"]), expected, rtol=1e-4, atol=1e-6)
-    returns, values = (batch[key][batch["valid"] > 0].numpy() for key in ("returns", "values"))
+    for epochs in zip(*(one["epochs"] for one in kept), strict=True):
+        order = torch.cat([rows + 24 * i for i, (rows, *_) in enumerate(epochs)], dim=1)
+        losses.append(module.train_epoch(agent, optimizer, batch, args, order))
+        _, found, gradient, parameters = epochs[0]
+        now = [torch.cat([x.grad.flatten() for x in agent.parameters()])]
+        now.append(torch.nn.utils.parameters_to_vector(agent.parameters()).detach())
+        assert apart(found, losses[-1]) < 1e-6 and apart(parameters, now[1]) < 1e-6
+        assert apart(gradient, now[0]) < (1e-4 if losses[1:] else 1e-6)
+        assert losses[-1][:, 5].max() > 0.01, "ratios are clipped"
+    torch.testing.assert_close(torch.tensor(kept[0]["losses"]), torch.cat(losses).mean(0))
+    way, expected = (x - kept[0]["start"] for x in (parameters, now[1]))
+    assert apart(way, expected) < 1e-3, "of their way"
+    valid = torch.cat([torch.tensor(one["was_valid"]).flatten() for one in kept])
+    returns, values = (batch[key][valid].numpy() for key in ("returns", "values"))
     explained = 1 - np.var(returns - values) / np.var(returns)
-    assert one["explained"] == pytest.approx(explained, rel=1e-4)
-    end = ranks.flat(agent, lambda p: p)
-    assert apart(one["end"] - one["start"], end - one["start"]) < 1e-3, "of their way"
+    assert kept[0]["explained"] == pytest.approx(explained, rel=1e-4)
 
 
 GRAPHS = """
@@ -398,56 +364,45 @@ def test_two_machines(two_machines, tmp_path):
     with a checkpoint, whose weights are those of two ranks on one machine, bit for bit; nothing is
     written on the second. When one is killed, the other ends and says so, and a process alone goes
     on."""
-    folders = [tmp_path / name for name in "ab"]
-    endless = "--total-timesteps", 10**7, "--checkpoint-interval", 1
+    folders = a, b = [tmp_path / name for name in "ab"]
 
-    def begin():
-        return [two_machines.start(k, folder, *endless) for k, folder in enumerate(folders)]
+    def begin(steps):
+        started = [two_machines.start(k, x, *ENDLESS) for k, x in enumerate(folders)]
+        wait_for(lambda: saved_step(a) > steps, 300)
+        return started
 
-    def saved_step():
-        there = [*folders[0].glob("runs/*/checkpoint.pt")]
-        return checkpoint(folders[0])["global_step"] if there else 0
-
-    def wait_for_a_step(process, after=0):
-        deadline = time.monotonic() + 300
-        while saved_step() <= after:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.1)
-
-    started = begin()
-    wait_for_a_step(started[0])
+    started = begin(0)
     two_machines.link("down")
     time.sleep(3)
-    step = saved_step()
+    step = saved_step(a)
     two_machines.link("up")
-    wait_for_a_step(started[0], after=step)
+    wait_for(lambda: saved_step(a) > step, 300)
     started[1].terminate()
     for process, folder in zip(started, folders, strict=True):
         status, *_ = finished(process, folder, timeout=60)
         assert status == 1
-    assert "stopping after this iteration" in (folders[1] / "err").read_text()
-    assert not (folders[1] / "runs").exists()
-    (summary,) = folders[0].glob("runs/*/summary.json")
+    assert "stopping after this iteration" in (b / "err").read_text()
+    assert not (b / "runs").exists()
+    (summary,) = a.glob("runs/*/summary.json")
     summary = json.loads(summary.read_text())
-    assert not summary["complete"] and summary["global_step"] == saved_step()
-    found = checkpoint(folders[0])["agent"]
-    stop = f"if iteration == {saved_step() // 32}: os.kill(os.getpid(), {signal.SIGTERM})"
+    assert not summary["complete"] and summary["global_step"] == saved_step(a)
+    found = checkpoint(a)["agent"]
+    stop = f"if iteration == {saved_step(a) // 32}: os.kill(os.getpid(), {signal.SIGTERM})"
     script = tmp_path / f"{EAGER}.py"
     script.write_text(insert("# Rollout", stop)((PPO / script.name).read_text()))
     processes = ranks.together(2, script, *SMALL, "--total-timesteps", 10**7, cwd=tmp_path)
     status, _, err = ranks.ended(processes, tmp_path)
     assert status == [128 + signal.SIGTERM, 0], err
     expected = checkpoint(tmp_path)
-    assert expected["global_step"] == saved_step()
+    assert expected["global_step"] == saved_step(a)
     assert all(torch.equal(x, expected["agent"][key]) for key, x in found.items())
 
-    shutil.rmtree(folders[0] / "runs")
-    process, _ = begin()
-    wait_for_a_step(process, after=32)
+    shutil.rmtree(a / "runs")
+    process, _ = begin(32)
     two_machines.kill(1)
-    status, _, err = finished(process, folders[0], timeout=60)
+    status, _, err = finished(process, a, timeout=60)
     assert status != 0 and re.search("Connection (closed|reset) by peer", err), err
-    (run_dir,) = (folders[0] / "runs").iterdir()
-    step = checkpoint(folders[0])["global_step"]
+    (run_dir,) = (a / "runs").iterdir()
+    step = checkpoint(a)["global_step"]
     run = run_main(EAGER, "--resume", run_dir, "--total-timesteps", step + 32, runs_dir="unused")
     assert run.summary["complete"] and run.first_iteration == step // 32 + 1

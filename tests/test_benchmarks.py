@@ -366,26 +366,6 @@ def test_sigterm_to_compare_ends_its_training(tmp_path):
 
 
 @pytest.mark.slow
-def test_learning_runs_each_run_once(tmp_path):
-    flags = ["--env-ids", "Pendulum-v1", "Nope-v1", "--seeds", 1, 1, "--total-timesteps", "8192"]
-    flags += ["--variants", EAGER, "nope", "--results", tmp_path]
-    done = command("learning", *flags)
-    assert done.returncode == 1
-    assert "no script 'nope'" in done.stderr and "`Nope` doesn't exist" in done.stderr
-    (record,) = lines_of(tmp_path / "learning.jsonl")
-    assert record["env_id"] == "Pendulum-v1" and record["args"]["total_timesteps"] == 8192
-    assert record["code"] == records.code(EAGER) and record["flags"] == []
-    assert 0.5 < record["startup_s"] < record["seconds"]
-    # 40 games of 200 steps, with an autoreset step between them
-    steps, seconds, returns = zip(*record["curve"], strict=True)
-    assert list(steps) == sorted(steps) and steps[-1] == 8039 and min(seconds) > 0
-    assert record["mean_return"] == pytest.approx(sum(returns) / len(returns), abs=1e-3)
-    done = command("learning", *flags[:2], *flags[3:])  # without Nope-v1
-    assert "0 runs to do, 1 with a record" in done.stderr and "no script 'nope'" in done.stderr
-    assert lines_of(tmp_path / "learning.jsonl") == [record]
-
-
-@pytest.mark.slow
 def test_learning_in_stretches(tmp_path, monkeypatch):
     """Two commands, one run: the second goes on with it, and its record is the one that counts.
 

@@ -51,11 +51,6 @@ def both(*edits):
 LAYER = "            layer_init(nn.Linear(64, 64)),\n            nn.Tanh(),\n"
 SAMPLES = "    return agent.policy(obs).sample()\n"
 ACT = "@torch.no_grad()\ndef act(agent, obs):\n"
-EPSILON = """    probs = agent.policy(obs)
-    random = torch.rand(len(obs), device=obs.device) < 0.1
-    uniform = torch.randint(0, probs.logits.shape[-1], (len(obs),), device=obs.device)
-    return torch.where(random, uniform, probs.sample())
-"""
 HOST = """    own.append(np.random.randint(2))
     action = agent.policy(obs).sample()
     return torch.full_like(action, own[-1]) if own[0] == own[-1] else action
@@ -68,12 +63,6 @@ ANNEAL = insert("# Rollout", "agent.scale = 1.0 / iteration")
 FILL = insert("# Rollout", "agent.scale.fill_(1.0 / iteration)")
 STD = ("self.actor_logstd.exp()", "self.scale * self.actor_logstd.exp()")
 TEMPERATURE = ("Categorical(self.actor(obs))", "Categorical(self.actor(obs) / self.scale)")
-KEPT = """    last = getattr(agent, "last", None)
-    again = torch.rand(len(obs)) < 0.5
-    agent.last = agent.policy(obs).sample()
-    agent.last = agent.last if last is None else torch.where(again, last, agent.last)
-    return agent.last
-"""
 AVERAGE = insert("# Rollout", """
 import copy
 average = globals().get("average") or copy.deepcopy(agent)
@@ -104,16 +93,12 @@ SECOND = swap(
 )
 # of each fork: a script and the edit; others are patches of ppo/ideas
 FORKS = {
-    "a deviation that depends on what is seen": (
-        MUJOCO, swap(("self.actor_logstd.exp()", "(self.actor_logstd + obs[..., :1]).exp()"))),
     "a deviation that a buffer anneals": (MUJOCO, both(swap(BUFFER, STD), FILL)),
     "a temperature that an attribute anneals": (PPO, both(swap(ATTRIBUTE, TEMPERATURE), ANNEAL)),
     "a second optimizer": (PPO, SECOND),
     "dropout": (PPO, swap((LAYER, LAYER + "            nn.Dropout(0.1),\n", 2))),
     "an average acts": (PPO, both(AVERAGE, swap(("= act(agent, obs", "= act(average, obs")))),
-    "epsilon-greedy": (PPO, swap((SAMPLES, EPSILON))),
     "numbers of the host's": (PPO, swap((ACT, f"own = []\n\n\n{ACT}"), (SAMPLES, HOST))),
-    "the last action is kept": (PPO, swap((SAMPLES, KEPT))),
     "a number that main gives": (
         PPO, swap(("def act(agent, obs):", "def act(agent, obs, sharpness):"),
                   (SAMPLES, "    logits = sharpness * agent.policy(obs).logits\n"
@@ -330,7 +315,8 @@ SEEN = [pytest.param(x, marks=[pytest.mark.slow] * (FAILS[x][0] in SLOW)) for x 
 def test_check_sees(what, forked, capfd):
     sees, edit, said = FAILS[what]
     name = "ppo_masked" if "NumPy" in what else PPO
-    pair = forked(edit, name=name)
+    more = ["--total-timesteps", 6 * 32] if "each time" in what else SHORT
+    pair = forked(edit, *more, name=name)
     script = name if "mine.py" in said else f"{name}_torchcompile"
     lines = zip(text_of(script).splitlines(), edit(text_of(script)).splitlines(), strict=False)
     at = next((i for i, (old, new) in enumerate(lines, 1) if old != new), None)

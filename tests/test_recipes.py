@@ -95,6 +95,10 @@ def test_a_recipe_is_learned_and_played_both_ways(tmp_path, monkeypatch):
     assert record["args"]["gamma"] == 0.9 and record["global_step"] == 1024
     assert record["eval"]["episodes"] == record["eval_deterministic"]["episodes"] == 2
     assert record["eval"] != record["eval_deterministic"]
+    assert record["code"] == records.code("ppo") and 0.5 < record["startup_s"] < record["seconds"]
+    steps, seconds, _ = zip(*record["curve"], strict=True)
+    assert list(steps) == sorted(steps) and 1000 < steps[-1] <= 1024 and min(seconds) > 0
+    assert "0 runs to do, 1 with a record" in command("learning", *flags).stderr
     for flag in ("--variants", "--env-ids", "--total-timesteps"):
         done = command("learning", *flags, flag, 7)
         assert done.returncode == 2 and "of their own" in done.stderr

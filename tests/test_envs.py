@@ -1,4 +1,5 @@
-"""Rows, flags, statistics and seeds of Atari, through main, on games that are known."""
+"""Atari's advantages as in CleanRL; what simulators do; images and numbers as a network sees them.
+Rows, flags and statistics: test_reference."""
 
 from types import SimpleNamespace
 
@@ -6,87 +7,10 @@ import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import AtariSpaces, load, run_main, scalars
+from helpers import AtariSpaces, load, run_main
+from test_reference import ScriptedGames
 
 import torch
-
-LIVES = 3
-
-
-class ScriptedAtari(AtariSpaces):
-    """Games that follow a script, a row a step: (terminated, truncated, game over, lives).
-
-    Every row pays game i 1, clipped from i + 2, and a reset row 100, which nobody may count. A
-    pixel is the number of steps so far.
-    """
-
-    def __init__(self, script, stack_num=4):
-        self.script, self.t, self.stack_num = script, 0, stack_num
-        self.reset_row = np.zeros(len(script), dtype=bool)
-
-    def obs(self):
-        return np.full((len(self.script), self.stack_num, 84, 84), self.t, dtype=np.uint8)
-
-    def reset(self):
-        return self.obs(), {"lives": np.full(len(self.script), LIVES)}
-
-    def step(self, actions):
-        assert actions.shape == (len(self.script),) and actions.dtype == np.int64
-        rows = np.array([game[self.t] for game in self.script])
-        terminated, truncated = rows[:, :2].T.astype(bool)
-        raw = np.where(self.reset_row, 100.0, 2 + np.arange(len(self.script)))
-        self.reset_row = terminated | truncated
-        self.t += 1
-        info = {"reward": raw.astype(np.float32), "terminated": rows[:, 2], "lives": rows[:, 3]}
-        return self.obs(), raw.clip(max=1).astype(np.float32), terminated, truncated, info
-
-    def close(self):
-        pass
-
-
-def play(name, script, monkeypatch, runs_dir, *flags):
-    """main on scripted games, with one small update for each rollout of 4 steps or so."""
-
-    def make(*args, stack_num=4, **kwargs):
-        return ScriptedAtari(script, stack_num)
-
-    monkeypatch.setattr(envpool, "make", make)
-    flags = ["--num-envs", len(script), "--num-minibatches", 2, "--update-epochs", 1, *flags]
-    return run_main(name, *flags, runs_dir=runs_dir)
-
-
-GO_ON, LOST_LIFE, GAME_OVER = (0, 0, 0, 3), (1, 0, 0, 2), (1, 0, 1, 0)
-TIMEOUT, OVER_AT_LIMIT, RESET = (0, 1, 0, 2), (0, 1, 1, 0), (0, 0, 0, 3)
-LESS = (0, 0, 0, 2)  # goes on with a life less
-UNSAID = (0, 0, 1, 0)  # the no-ops after a lost life end the game
-GAMES = [  # rows, lengths of the games in them
-    ([GO_ON, GAME_OVER, RESET, GAME_OVER, RESET, GO_ON, GO_ON, GO_ON], [2, 1]),
-    ([GO_ON, LOST_LIFE, LESS, LESS, GAME_OVER, RESET, GO_ON, GO_ON], [4]),
-    ([LOST_LIFE, LESS, LESS, TIMEOUT, RESET, GAME_OVER, RESET, GO_ON], [3, 1]),
-    ([GO_ON, GO_ON, OVER_AT_LIMIT, RESET, GO_ON, GO_ON, GO_ON, GO_ON], [3]),
-    ([GO_ON] * 8, []),
-    ([GO_ON, LOST_LIFE, LESS, (0, 0, 0, 4), GO_ON, GO_ON, GO_ON, GAME_OVER], [7]),  # a life more
-    # two games of RoadRunner, as EnvPool 1.2.5 gives their flags
-    ([GO_ON, LOST_LIFE, RESET, GO_ON, GO_ON, GAME_OVER, RESET, GO_ON], [2, 3]),
-    ([GO_ON, LOST_LIFE, UNSAID, GAME_OVER, RESET, GO_ON, GO_ON, TIMEOUT], [2, 3]),
-]
-
-
-def test_one_return_a_game(monkeypatch, tmp_path):
-    """Raw rewards of the rows that are transitions, also where a game spans two rollouts; of
-    others with lives: test_reference and test_multigpu."""
-    script = [rows for rows, _ in GAMES]
-    flags = ["--num-steps", 4, "--total-timesteps", 8 * len(script)]
-    run = play("ppo_atari_envpool", script, monkeypatch, tmp_path, *flags)
-    expected = [((i + 2) * n, n) for i, (_, lengths) in enumerate(GAMES) for n in lengths]
-    curves = scalars(*tmp_path.iterdir())
-    returns, lengths = curves["charts/episodic_return"], curves["charts/episodic_length"]
-    found = [(total, n) for (_, total), (_, n) in zip(returns, lengths, strict=True)]
-    assert sorted(found) == sorted(expected)
-    assert sorted(run.episodic_returns) == sorted(total for total, _ in expected)
-    assert run.summary["episodes"] == len(expected)
-    assert run.summary["mean_return"] == pytest.approx(np.mean(run.episodic_returns))
-    assert returns[0] == (2 * len(script), 4.0), "at the step where it ended"
 
 
 def cleanrl_advantages(rewards, values, dones, gamma, gae_lambda):
@@ -103,14 +27,15 @@ def cleanrl_advantages(rewards, values, dones, gamma, gae_lambda):
 def test_cleanrl_semantics(name, monkeypatch, tmp_path):
     """The flag gives CleanRL's advantages, on all rows, but with a memory, whose rows at an end are
     no transition there either; without it they are others."""
-    script = [rows for rows, _ in GAMES]
+    monkeypatch.setattr(envpool, "make", ScriptedGames)
+    sizes = "--num-envs 4 --num-steps 12 --num-minibatches 2 --update-epochs 1".split()
     for flags in ([], ["--cleanrl-semantics"]):
-        sizes = ["--num-steps", 8, "--total-timesteps", 8 * len(script), *flags]
-        run = play(name, script, monkeypatch, tmp_path / str(len(flags)), *sizes)
+        folder, words = tmp_path / str(len(flags)), [*sizes, "--total-timesteps", 48, *flags]
+        run = run_main(name, *words, runs_dir=folder)
         values = run.storage["values"].double().numpy()
         expected = cleanrl_advantages(run.rewards, values, run.dones, 0.99, 0.95)
         assert np.allclose(run.advantages, expected, rtol=1e-6, atol=1e-6) == bool(flags)
-        assert (run.storage["valid"][:8].min() == 1) == (bool(flags) and "lstm" not in name)
+        assert (run.storage["valid"][:12].min() == 1) == (bool(flags) and "lstm" not in name)
 
 
 @pytest.mark.slow

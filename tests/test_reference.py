@@ -36,12 +36,13 @@ class ScriptedGames(AtariSpaces):
 
     L: a lost life; O: game over; T: cut by the time limit; B: game over in that very step. The step
     after one of those is a reset row, which pays 100 that nobody may count. N: a reset row after a
-    lost life in which the game ends unsaid: lives are full again. G: a life won. Frames hang on the
-    game's seed, the step and the action, raw rewards of -2 to 3 on the last two.
+    lost life in which the game ends unsaid: lives are full again. U: one whose no-ops end the game,
+    as in RoadRunner. G: a life won. Frames hang on the game's seed, the step and the action, raw
+    rewards of -2 to 3 on the last two.
     """
 
     GAMES = (
-        "--L-G-LN--O------L------",
+        "--L-G-LN--O------LUO----",
         "----T--L-------B------L-",
         "---L-L-O----T-----L-----",
         "-------T-----O-------T--",
@@ -72,9 +73,9 @@ class ScriptedGames(AtariSpaces):
         raw = np.where(reset, 100, np.array([-2, 0, 3, 1])[(actions + self.t) % 4])
         lives = self.lives + self.among("G") * 1 - self.among("L") * 1
         self.lives = np.where(renewed | self.among("N"), 3, lives)
-        self.lives[self.among("OB")] = 0
+        self.lives[self.among("OBU")] = 0
         info = {"reward": raw.astype(np.float32), "lives": self.lives.copy()}
-        info["terminated"] = self.among("OB").astype(np.int32)
+        info["terminated"] = self.among("OBU").astype(np.int32)
         reward = (np.sign(raw) if self.reward_clip else raw).astype(np.float32)
         terminated = self.among("LO" if self.episodic_life else "O")
         return self.frames(actions), reward, terminated, self.among("TB"), info

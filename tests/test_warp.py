@@ -247,22 +247,7 @@ def actions_of(envs, rng):
     return 2 * torch.rand(envs.ctrl.shape, generator=rng) - 1
 
 
-@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
-def test_captured_physics_equals_launched(env_id):
-    """To the last bit, over 25 steps with ends."""
-    script, found = vars(load(FAST)), []
-    for capture in (False, True):
-        envs, _ = warp_envs(script, env_id, 8, capture=capture)
-        envs.max_episode_steps = 6
-        torch.manual_seed(3)
-        rng = torch.Generator().manual_seed(4)
-        rows = [[envs.reset()], *(envs.step(actions_of(envs, rng)) for _ in range(25))]
-        found.append([x for row in rows for x in row])
-    assert all(map(torch.equal, *found))
-    assert sum(int(x.sum()) for x in found[0] if x.dtype == torch.bool) > 20
-
-
-@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5"])
+@pytest.mark.parametrize("env_id", ["Humanoid-v5"])
 def test_a_world_does_not_depend_on_the_others(env_id):
     """Four alone, and four of sixteen."""
     few, _ = warp_envs(variables(), env_id, 4)

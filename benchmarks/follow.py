@@ -5,9 +5,10 @@
 A checkpoint is copied and played by ppo_eval, whose flags these are, at the lowest priority, so
 that training keeps its cores. TensorBoard shows the curve `eval/mean_return` beside the run's own;
 the best is runs/<run>/followed/best, a folder for ppo_eval, with its eval.json. One that comes
-while another is played may be left out, never the last.
+while another is played may be left out, never the last. The best of many flatters: score it anew.
 """
 
+import argparse
 import json
 import math
 import os
@@ -28,17 +29,23 @@ def changed(path: Path) -> float:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("--follow", action="store_true", help="as run.sh is told to start this")
+    args, flags = parser.parse_known_args()
+    run, best, seen = args.run, -math.inf, -math.inf
+    if not [*run.glob("events.*")]:
+        parser.error(f"no run in {run}")
     os.nice(19)
-    run, *flags = [x for x in sys.argv[1:] if x != "--follow"] or [""]
-    run, best, seen = Path(run), -math.inf, -math.inf
-    if not run.name or not run.is_dir():
-        print(f"--follow: no run '{run}': give its folder first", file=sys.stderr)
-        return 2
     place = run / "followed"
     last, kept = place / "last", place / "best"
+    if (kept / "eval.json").exists():
+        best = json.loads((kept / "eval.json").read_text())["mean"]
     with SummaryWriter(str(place)) as writer:
         while True:
-            ended = changed(run / "summary.json") >= max(changed(run / "checkpoint.pt"), 0)
+            # events.out.tfevents.<seconds>.<host>..., one for each stretch of a run
+            began = max(float(x.name.split(".")[3]) for x in run.glob("events.*"))
+            ended = changed(run / "summary.json") > began
             if (new := changed(run / "checkpoint.pt")) > seen:
                 seen = new
                 last.mkdir(exist_ok=True)

@@ -137,6 +137,7 @@ def check_both(eager, fast, flags, folder, edit=lambda name: None):
     return fast_run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [fast for eager, fast in PAIRS if "atari" in eager])
 def test_bfloat16_acts_as_it_learns(name, tmp_path):
     """Before the first step of the optimizer a row's action is as likely as when it was drawn.

@@ -178,8 +178,8 @@ def test_a_patch_of_any_encoding_and_anyones_settings(tmp_path):
     text = (IDEAS / "rpo.patch").read_text()
     assert "±" in text
     settings = "[apply]\nwhitespace = error-all\n[core]\nwhitespace = cr-at-eol\nautocrlf = true\n"
-    (tmp_path / "settings").write_text(settings)
-    env = {"GIT_CONFIG_GLOBAL": str(tmp_path / "settings"), "GIT_DIR": str(tmp_path)}
+    (tmp_path / ".gitconfig").write_text(settings)
+    env = {"HOME": str(tmp_path), "GIT_DIR": str(tmp_path)}
     blank = PATCH.replace("2 * v_loss", "2 * v_loss   ")
     for source, name, raw in (
         ("ppo_continuous_action", "latin", text.encode("latin-1")),

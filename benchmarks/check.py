@@ -238,7 +238,7 @@ class Pair:
         found = []
         for path, run in self.runs.items():
             flags = ["--script", path, "--episodes", 2, "--max-steps", 200]
-            said = run_process(python("ppo/ppo_eval.py", run.run_dir, *flags), os.environ.copy())
+            said = run_process(python("ppo/ppo_eval.py", run.run_dir, *flags))
             means = re.findall(r"mean:? (-?[\d.,]*\d)", said)
             assert means, f"{path.stem}: it prints no mean"
             found.append(f"{path.stem} {means[0]}")

@@ -1,11 +1,12 @@
 """Scores each new checkpoint of a run while it trains, and keeps the best.
 
-    ./run.sh ppo_eval runs/<run> --follow --episodes 50   # in a second terminal; ends with the run
+    ./run.sh ppo_eval runs/<run> --follow --episodes 50   # in a second terminal
 
 A checkpoint is copied and played by ppo_eval, whose flags these are, at the lowest priority, so
-that training keeps its cores. TensorBoard shows the curve `eval/mean_return` beside the run's own;
-the best is runs/<run>/followed/best, a folder for ppo_eval, with its eval.json. One that comes
-while another is played may be left out, never the last. The best of many flatters: score it anew.
+that training keeps its cores; it ends when the run has left its summary. TensorBoard shows the
+curve `eval/mean_return` beside the run's own; the best is runs/<run>/followed/best, a folder for
+ppo_eval, with its eval.json. One that comes while another is played may be left out, never the
+last. The best of many flatters: score it anew.
 """
 
 import argparse

@@ -33,7 +33,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from lib.pairs import PAIRS, versions
-from lib.records import ROOT, Failure
+from lib.records import ROOT, Failure, text_of
 
 IDEAS = ROOT / "ppo" / "ideas"
 CONFLICT = re.compile(  # of git merge-file --diff3: one side's lines, those before, the other's
@@ -47,15 +47,6 @@ GIT |= dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull)
 
 class Misfit(Failure):
     """A patch that one of the files does not take."""
-
-
-def script_text(path: Path) -> str:
-    """A script's text, as Python reads it: by its byte order mark or its coding line."""
-    try:
-        with tokenize.open(path) as file:
-            return file.read()
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise Failure(f"{near(path)}: {error}") from None
 
 
 def encoded(text: str) -> bytes:
@@ -213,7 +204,7 @@ def write(texts: dict[Path, str]) -> None:
 
 def format_of(path: Path) -> str:
     """What a script calls its checkpoints."""
-    return "".join(re.findall(r'^FORMAT = "(.+)"', script_text(path), re.MULTILINE)[:1])
+    return "".join(re.findall(r'^FORMAT = "(.+)"', text_of(path), re.MULTILINE)[:1])
 
 
 def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
@@ -228,7 +219,7 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
         of = " or ".join(name for name, text in formats.items() if text == its)
         raise Failure(f"{near(eager)} has the FORMAT of {of}, not of {sources[0].stem}")
     try:
-        texts = map(script_text, (sources[1], sources[0], eager))
+        texts = map(text_of, (sources[1], sources[0], eager))
         text = three_ways(*texts, beside=True)  # nearly all hunks of a fast version only add
     except ValueError as line:
         said = f"{near(eager)} changes '{line}', as {near(sources[1])} does: change both by hand"
@@ -239,8 +230,8 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
         before = next(path for path in names if not path.exists())
         os.replace(fast, before)
         kept = f"; the one before is {near(before)}"
-        lines = {*text.splitlines(), *script_text(sources[1]).splitlines()}
-        gone = [x.strip() for x in script_text(before).splitlines() if x not in lines]
+        lines = {*text.splitlines(), *text_of(sources[1]).splitlines()}
+        gone = [x.strip() for x in text_of(before).splitlines() if x not in lines]
         if gone:
             kept += f", of which {len(gone)} lines are dropped, the first '{gone[0]}'"
     fast.write_bytes(encoded(text))
@@ -271,13 +262,13 @@ def main() -> int:
         for path in mine:
             if path.exists():
                 raise Failure(f"{near(path)} is there already, and stays as it is")
-        if shadows(mine[0].stem, [*map(script_text, sources)]):
+        if shadows(mine[0].stem, [*map(text_of, sources)]):
             raise Failure(f"{mine[0].name} would be imported in place of '{mine[0].stem}'")
         with tempfile.TemporaryDirectory() as place:
             for source, path in zip(sources, mine, strict=True):
                 copy = Path(place, "files", path.name)
                 copy.parent.mkdir(exist_ok=True)
-                copy.write_text(script_text(source), "utf-8")
+                copy.write_text(text_of(source), "utf-8")
                 for number, patch in enumerate(patches):
                     text = copy.read_text("utf-8")
                     try:
@@ -286,7 +277,7 @@ def main() -> int:
                         if number == 0:
                             raise
                         copy.write_text(text, "utf-8")  # hunks that fit were applied
-                        copy.write_text(merged(patch, copy, script_text(source)), "utf-8")
+                        copy.write_text(merged(patch, copy, text_of(source)), "utf-8")
                 texts[path] = copy.read_text("utf-8")
         mine[0].parent.mkdir(parents=True, exist_ok=True)
         write(texts)

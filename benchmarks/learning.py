@@ -114,12 +114,12 @@ def main() -> int:
                 warn(f"{name}: {failure}")
                 failed.append(name)
         beside = pair(variants[-1].removeprefix("sb3:"))
-        for text in args.peer:
+        script = ROOT / "ppo" / f"{beside}.py"
+        for text in args.peer * script.exists():  # else it is named above
             try:
                 name, *_ = peer(text)
             except Failure as failure:
                 parser.error(str(failure))
-            script = ROOT / "ppo" / f"{beside}.py"
             sides[name] = [Side(name, script, [], text.partition("=")[2], {"pair": beside})]
             tasks += [(env_id, name, steps) for env_id in args.env_ids or MUJOCO]
         more = about(at_once)

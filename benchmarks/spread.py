@@ -1,7 +1,6 @@
 """Spreads a change: a function or class that one script of ppo/ has changed, to all that share it.
 
     python benchmarks/spread.py ppo_loss       # written to every script that had the old text
-    python benchmarks/spread.py --check        # the shared definitions, and who has another text
 
 Edit it in one script; the others have what it had at git HEAD. Nothing is written if it was changed
 in two ways.
@@ -11,7 +10,6 @@ import argparse
 import ast
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 from lib.records import ROOT, SCRIPTS, Failure
@@ -49,26 +47,9 @@ def spread(name: str, folder: Path) -> list[str]:
     return written
 
 
-def shared(folder: Path) -> list[str]:
-    """A line for each definition of several scripts: how many have one text, and which few not."""
-    texts = {path: definitions((folder / path).read_text()) for path in FILES}
-    lines = []
-    for name in dict.fromkeys(name for found in texts.values() for name in found):
-        have = {path: found[name] for path, found in texts.items() if name in found}
-        (most, count), *_ = Counter(have.values()).most_common()
-        others = [path.removesuffix(".py") for path, text in have.items() if text != most]
-        said = (
-            f"not {' '.join(others)}" if len(others) < count else f"{len(set(have.values()))} texts"
-        )
-        if len(have) > 1:
-            lines.append(f"{name:20} {count:2} of {len(have):2}  {said * bool(others)}".rstrip())
-    return lines
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of functions and classes")
-    parser.add_argument("--check", action="store_true", help="list who has which, write nothing")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="of functions and classes")
     parser.add_argument("--folder", type=Path, default=ROOT / "ppo", help="of the scripts")
     args = parser.parse_args()
     try:
@@ -77,8 +58,6 @@ def main() -> int:
     except Failure as failure:
         print(f"spread.py: {failure}", file=sys.stderr)
         return 2
-    if args.check or not args.names:
-        print("\n".join(shared(args.folder)))
     return 0
 
 

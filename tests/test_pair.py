@@ -6,6 +6,7 @@ import inspect
 import re
 
 import pytest
+import spread
 from helpers import PAIRS, PPO, ROOT, SCRIPTS, load, main_lines
 from lib.pairs import changes
 
@@ -33,15 +34,7 @@ def text_of(name):
 
 def definitions(name):
     """{name: text} of a script's functions and classes, in their order."""
-    text = text_of(name)
-    nodes = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-    lines = text.splitlines()
-    return {
-        n.name: "\n".join(
-            lines[min([n.lineno, *(x.lineno for x in n.decorator_list)]) - 1 : n.end_lineno]
-        )
-        for n in nodes
-    }
+    return spread.definitions(text_of(name))
 
 
 @pairs

@@ -80,15 +80,6 @@ class Rare(Worlds):
         return obs, torch.where(once, 30.0, reward), *flags
 
 
-class Middle(Worlds):
-    """Its first world sees nan once an episode."""
-
-    def step(self, action):
-        obs, *rest = super().step(action)
-        odd = (self.elapsed == 3) & (self.n == 0)
-        return torch.where(odd[:, None], torch.nan, obs), *rest
-
-
 class Broken(Worlds):
     """All worlds see nan from their third step on."""
 

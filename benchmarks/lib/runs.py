@@ -250,7 +250,7 @@ def train_peer(job: dict, side: Side, minutes: float) -> dict:
     """The same of another system, from what it prints and when: `global_step=N,
     episodic_return=X` after each game, and `SPS: x` after each iteration."""
     _, words, command = records.peer(f"{side.name}={side.command}", **job)
-    if words[1].startswith("benchmarks/"):
+    if "".join(words[1:2]).startswith("benchmarks/"):
         words[:2] = records.python(words[1])
     with tempfile.TemporaryDirectory() as place:
         env, start = records.cold(place), time.time()

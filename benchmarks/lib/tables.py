@@ -292,10 +292,11 @@ def changed_lines(idea: str) -> int:
 
 
 def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
-    """Runs by (idea, task), "none" being the script without: of each the newest text that was run,
-    with the seeds that both have; only ideas that are still there."""
+    """Runs by (idea, task) without further flags, "none" being the script without: of each the
+    newest text that was run, with the seeds that both have; only ideas that are still there."""
     newest = {}
-    for record in sorted(judged(records)[0], key=lambda r: r["date"]):
+    plain = [r for r in judged(records)[0] if not part(r["variant"])[2]]
+    for record in sorted(plain, key=lambda r: r["date"]):
         texts = newest.setdefault((record.get("idea", "none"), record["env_id"]), {})
         texts.setdefault(record["code"], {})[record["seed"]] = record
     newest = {task: [*texts.values()][-1] for task, texts in newest.items()}

@@ -1,6 +1,5 @@
 """What several tests need: the scripts as modules, as processes, and as a main that has ended."""
 
-import ast
 import fcntl
 import functools
 import importlib
@@ -157,41 +156,6 @@ def git_applied(before, after, other, folder):
 def said(err):
     """A message as one line: without the frame that tyro draws around it, its breaks as spaces."""
     return " ".join(re.sub("[╭╮╰╯│]|─+", " ", err).split())
-
-
-# what of main is no PPO: a statement that has one of these names in it
-AROUND = set(
-    "parse_args checkpoint open_run run_dir writer progress stop_signals catch_signals mode sps "
-    "start_time start_step summary state save_checkpoint print recent last mean_return score "
-    "running_returns running_lengths episodic_returns join_ranks isfinite".split()
-)
-
-
-def main_lines(name):
-    """Lines of code in a script's main, without blanks and comments; those of them that are PPO."""
-    text = (PPO / f"{name}.py").read_text()
-    main = ast.parse(text).body[-1]
-    assert "__main__" in ast.unparse(main.test)
-    lines = [line.strip() for line in text.splitlines()]
-
-    def rows(first, end):
-        return sum(bool(line) and not line.startswith("#") for line in lines[first - 1 : end])
-
-    def around(nodes):
-        inner = [x for node in nodes for x in ast.walk(node)]
-        return AROUND & {getattr(x, "id", getattr(x, "attr", None)) for x in inner}
-
-    def count(node):
-        inner = [*getattr(node, "body", []), *getattr(node, "orelse", [])]
-        head = [x for x in ast.iter_child_nodes(node) if x not in inner]
-        is_ppo = not around(head if inner else [node])
-        code = rows(node.lineno, inner[0].lineno - 1 if inner else node.end_lineno)
-        below = [count(x) for x in inner]
-        ppo = is_ppo * (code + sum(x for _, x in below))
-        return code + sum(x for x, _ in below), ppo
-
-    code, ppo = count(main)
-    return code - 1, ppo - 1  # without the line that asks for __main__
 
 
 class AtariSpaces:

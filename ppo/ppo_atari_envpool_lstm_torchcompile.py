@@ -45,8 +45,8 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
-# fast, CPU: before PyTorch is imported. Threads that wait sleep, on cores that games need; freed
-# memory stays with the process, as the kernel would zero it anew for each minibatch
+# fast, CPU: before PyTorch is imported. Idle threads soon sleep, as games need their cores; freed
+# memory stays with the process, as Linux would zero it anew for each minibatch
 import ctypes
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -352,7 +352,7 @@ def act_captured(agent, storage, obs, dones, lstm_state, step, obs_host, dones_h
     step += 1
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
+# fast, CUDA graph: one launch for an epoch. Its first three calls run uncaptured, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
@@ -490,8 +490,8 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, so that
-    # nothing else of theirs, such as gradients, is in two graphs
+    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, as in
+    # LeanRL: a precaution, by which the two graphs share nothing but their values
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)
@@ -556,8 +556,8 @@ if __name__ == "__main__":
                 storage["values"][step] = value
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
-            # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as PyTorch's
-            # copy wakes threads that spin on the simulator's cores (seen: half the speed, 16 cores)
+            # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as
+            # PyTorch's copy wakes threads on the simulator's cores (seen: half the speed, 16 cores)
             if cudagraphs:
                 np.copyto(obs_host.numpy(), next_obs)
             else:

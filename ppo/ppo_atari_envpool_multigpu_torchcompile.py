@@ -46,8 +46,8 @@ from types import SimpleNamespace
 
 SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
-# fast, CPU: before PyTorch is imported. Threads that wait sleep, on cores that games need; freed
-# memory stays with the process, as the kernel would zero it anew for each minibatch
+# fast, CPU: before PyTorch is imported. Idle threads soon sleep, as games need their cores; freed
+# memory stays with the process, as Linux would zero it anew for each minibatch
 import ctypes
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -333,7 +333,7 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 # fast, CUDA graph: a step in one launch; each copy between host and device was a launch of its own
 def act_captured(agent, storage, obs, step, obs_host, action_host):
-    """act, with the observation from the host's memory and the actions to it, both pinned.
+    """act on the observation in obs_host; the actions go to action_host. Both are pinned.
 
     obs: (N, ...), where it arrives; step: (1,) int64, the row to write; raised by one.
     """
@@ -346,7 +346,7 @@ def act_captured(agent, storage, obs, step, obs_host, action_host):
     step += 1
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
+# fast, CUDA graph: one launch for an epoch. Its first three calls run uncaptured, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
@@ -518,14 +518,14 @@ if __name__ == "__main__":
         rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
         storage["obs"] = obs = rows.unflatten(0, (T + 1, N))
         batch["obs"] = obs[:T].flatten(0, 1)
-    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, so that
-    # nothing else of theirs, such as gradients, is in two graphs
+    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, as in
+    # LeanRL: a precaution, by which the two graphs share nothing but their values
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)
         from_module(agent).data.to_module(agent_inference)
-    # fast, both: half the bytes between layers and, where a processor has it, twice the rate;
-    # parameters, heads, losses and Adam stay float32
+    # fast, both: bfloat16 halves the bytes between layers and at least doubles the rate where the
+    # processor computes in it; parameters, heads, losses and Adam stay float32
     if args.bfloat16:
         for network in {agent.network, agent_inference.network}:
             network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
@@ -581,8 +581,8 @@ if __name__ == "__main__":
                 storage["values"][step] = value
             next_obs, reward, terminated, truncated, info = envs.step(action.cpu().numpy())  # sync
             terminated |= info["terminated"] > 0  # at the limit a game over comes as truncated
-            # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as PyTorch's
-            # copy wakes threads that spin on the simulator's cores (seen: half the speed, 16 cores)
+            # fast, CUDA graph: the next launch copies it to its row. subtle: by NumPy, as
+            # PyTorch's copy wakes threads on the simulator's cores (seen: half the speed, 16 cores)
             if cudagraphs:
                 np.copyto(obs_host.numpy(), next_obs)
             else:

@@ -382,7 +382,7 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
+# fast, CUDA graph: one launch for an epoch. Its first three calls run uncaptured, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
@@ -521,8 +521,8 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, both: acting becomes one call of fused kernels, and so does the loss. Not all of
-    # compute_gradients: its LSTM is one call already, which compiling would unroll into T steps
+    # fast, both: acting becomes one call of fused kernels, and so does the loss. The network stays
+    # eager there: its LSTM is one call already, which compiling would unroll into T steps
     if args.compile:
         torch._inductor.config.fallback_random = True  # act draws as the eager version does
         act = torch.compile(act)

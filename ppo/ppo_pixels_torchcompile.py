@@ -47,8 +47,8 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
-# fast, CPU: before PyTorch is imported. Threads that wait sleep, on cores that games need; freed
-# memory stays with the process, as the kernel would zero it anew for each minibatch
+# fast, CPU: before PyTorch is imported. Idle threads soon sleep, as games need their cores; freed
+# memory stays with the process, as Linux would zero it anew for each minibatch
 import ctypes
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -318,7 +318,7 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run as they are, as a graph must
+# fast, CUDA graph: one launch for an epoch. Its first three calls run uncaptured, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""

@@ -2,8 +2,8 @@
 
     ./run.sh ppo_eval runs/<run> --follow --episodes 50   # in a second terminal
 
-A checkpoint is copied and played by ppo_eval, whose flags these are, at the lowest priority, so
-that training keeps its cores; it ends when the run has left its summary. TensorBoard shows the
+A checkpoint is copied and played by ppo_eval, whose flags these are, at a low priority, so that
+training keeps its cores; it ends when the run has left its summary. TensorBoard shows the
 curve `eval/mean_return` beside the run's own; the best is runs/<run>/followed/best, a folder for
 ppo_eval, with its eval.json. One that comes while another is played may be left out, never the
 last. The best of many flatters: score it anew.
@@ -37,7 +37,7 @@ def main() -> int:
     run, best, seen = args.run, -math.inf, -math.inf
     if not [*run.glob("events.*")]:
         parser.error(f"no run in {run}")
-    os.nice(19)
+    os.nice(10)
     place = run / "followed"
     last, kept = place / "last", place / "best"
     if (kept / "eval.json").exists():

@@ -22,8 +22,12 @@ def test_a_run_is_followed_to_its_end(tmp_path):
     (run,) = tmp_path.iterdir()
     (run / "summary.json").rename(tmp_path / "summary.json")  # as before its end
     with subprocess.Popen([*FOLLOW, run, "--follow", "--episodes", "2"]) as following:
-        wait_for((run / "followed" / "best" / "eval.json").exists)
-        train("--resume", run, "--total-timesteps", "10240")
+        try:
+            wait_for((run / "followed" / "best" / "eval.json").exists, 300)
+            train("--resume", run, "--total-timesteps", "10240")
+            following.wait(300)
+        finally:
+            following.kill()
     assert following.returncode == 0
     curve = scalars(run / "followed", "eval/mean_return")
     assert [x.step for x in curve] == [5120, 10240]

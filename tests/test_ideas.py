@@ -113,7 +113,7 @@ SIZES = ["--total-timesteps", 5 * 32, "--update-epochs", 2, "--learning-rate", 2
 
 
 REFUSES = "multidiscrete", "minigrid", "asymmetric", "asymmetric_warp"  # the script's own job
-LEARNS_THE_SAME = "best", "async_envs", "numpy_acting"
+LEARNS_THE_SAME = "best", "async_envs", "numpy_acting", "success"
 
 
 @pytest.mark.parametrize("path", IDEA)

@@ -254,7 +254,7 @@ def test_two_runs_have_two_folders(tmp_path, monkeypatch):
 
 def test_resumed_with_another_environment(tmp_path):
     """One with the same spaces, a curriculum, is taken; of others PyTorch names the sizes."""
-    run_main("ppo", *TINY, "--env-id", "Wanders-v0", runs_dir=tmp_path)
+    run_main("ppo", *TINY, "--env-id", "CartPole-v0", runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
     flags = ["--resume", run_dir, "--total-timesteps", 96, "--env-id"]
     run = run_main("ppo", *flags, "CartPole-v1", runs_dir="unused")

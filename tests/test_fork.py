@@ -64,8 +64,9 @@ def refused(said, *words):
     return done.stderr
 
 
-def test_fork(tmp_path):
+def test_fork(tmp_path, monkeypatch):
     """Both files, the change in each, and what to type next; a second time nothing is touched."""
+    monkeypatch.chdir(ROOT)
     (tmp_path / "a.patch").write_text(PATCH)
     done = fork("ppo", tmp_path / "idea/mine.py", "--patch", tmp_path / "a.patch")
     assert done.returncode == 0, done.stderr

@@ -517,7 +517,7 @@ if __name__ == "__main__":
     dones = np.zeros((T + 1, N))
     terminations = np.zeros((T + 1, N))
     valid = np.zeros((T, N), dtype=bool)
-    discounted = np.zeros(N)  # sums of discounted rewards, by whose std rewards are scaled
+    discounted = np.zeros((T, N))  # sums of discounted rewards, by whose std rewards are scaled
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
@@ -562,12 +562,11 @@ if __name__ == "__main__":
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            # rewards are divided by the deviation of their discounted sums; as in Gymnasium a
-            # termination drops the sum before its reward comes in, a truncation keeps it
-            sums = discounted * args.gamma * ~terminated + reward
-            discounted = np.where(valid[step], sums, discounted)
-            return_rms.update(torch.from_numpy(discounted[:, None]), torch.from_numpy(valid[step]))
-            rewards[step] = np.clip(reward / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
+            rewards[step] = reward
+            # as in Gymnasium a termination drops the sum before its reward comes in, a truncation
+            # keeps it; row -1 is the last of the rollout before
+            sums = discounted[step - 1] * args.gamma * ~terminated + reward
+            discounted[step] = np.where(valid[step], sums, discounted[step - 1])
             running_returns += reward * valid[step]
             running_lengths += valid[step]
             for i in np.flatnonzero(dones[step + 1]):
@@ -580,7 +579,10 @@ if __name__ == "__main__":
         with torch.no_grad():  # the value from which the last step bootstraps
             _, storage["values"][T], _ = agent(obs[T], lstm_state)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
-        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        # rewards are divided by the deviation of their discounted sums, this rollout's included
+        return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
+        scaled = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
+        advantages = compute_gae(scaled, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync

@@ -425,7 +425,7 @@ def act(agent, obs):
 
 
 @torch.no_grad()
-def env_step(agent, envs, storage, signals, return_rms, args, step):
+def env_step(agent, envs, storage, signals, args, step):
     """One step of all environments, written into the rollout; the host reads no value.
 
     storage, signals: as in main; step: a row, 0 to T - 1.
@@ -448,12 +448,10 @@ def env_step(agent, envs, storage, signals, return_rms, args, step):
     storage["valid"][step] = valid
     dones[step + 1] = terminated | truncated | ~sound
     terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
-    # rewards are divided by the deviation of their discounted sums; as in Gymnasium a
-    # termination drops the sum before its reward comes in, a truncation keeps it
+    rewards[step] = reward
+    # as in Gymnasium a termination drops the sum before its reward comes in, a truncation keeps it
     sums = discounted[step] * args.gamma * ~terminated + reward
     discounted[step + 1] = torch.where(valid, sums, discounted[step])
-    return_rms.update(discounted[step + 1].unsqueeze(1), valid & (lost[step + 1] == 0))
-    rewards[step] = (reward / (return_rms.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
     running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
     running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)
 
@@ -634,7 +632,7 @@ if __name__ == "__main__":
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
-    return_rms = RunningMeanStd(1).to(device)
+    return_rms = RunningMeanStd(1)  # on the host, where rewards are scaled
     episodic_returns = []
     rng = torch.cuda if device.type == "cuda" else torch  # sampling and shuffling draw from it
     if checkpoint:
@@ -689,10 +687,10 @@ if __name__ == "__main__":
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
         for step in range(T):
-            env_step(agent, envs, storage, signals, return_rms, args, step)
+            env_step(agent, envs, storage, signals, args, step)
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
-        rewards, dones, terminations, _, running_returns, running_lengths, lost = on_host
+        rewards, dones, terminations, discounted, running_returns, _, lost = on_host
         rewards, lost = rewards[:T], lost[1:] == 1
         valid = dones[:T] == 0
         ended = valid & (dones[1:] == 1) & ~lost & ~np.isnan(running_returns[1:])  # (T, N)
@@ -707,11 +705,15 @@ if __name__ == "__main__":
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
+        # rewards are divided by the deviation of their discounted sums, this rollout's included
+        rows = torch.from_numpy(discounted[1:, :, None])
+        return_rms.update(rows, torch.from_numpy(valid & ~lost))
+        scaled = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
         # to diverge never pays, whatever the sign of rewards: it is worth less than V, by a step's
         before = storage["values"][:T].double().cpu().numpy()[lost]  # sync
-        rewards[lost] = (1 - args.gamma) * (before - np.abs(before))
+        scaled[lost] = (1 - args.gamma) * (before - np.abs(before))
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
-        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
+        advantages = compute_gae(scaled, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync

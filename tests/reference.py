@@ -201,7 +201,7 @@ class ALE(Atari):
 
 
 class Gymnasium:
-    """Single environments, set back in the step after an end; rewards scaled where h says so."""
+    """Single environments, set back in the step after an end."""
 
     def __init__(self, h, seeds):
         self.h, self.sums, self.paid = h, Moments(), [[] for _ in seeds]
@@ -216,11 +216,6 @@ class Gymnasium:
         hidden = getattr(self.h, "hide", ())
         return obs[:, [d for d in range(obs.shape[1]) if d not in hidden]]
 
-    def scaled(self, raw, new_sums):
-        """Rewards by the deviation of their sums, where h says so."""
-        self.sums.rows += new_sums
-        return self.sums.scaled(raw, 10, centre=0) if self.h.normalise else raw
-
     def step(self, actions):
         rows = []
         for env, action, done in zip(self.envs, actions, self.done, strict=True):
@@ -234,9 +229,9 @@ class Gymnasium:
         for i in started:  # as in Gymnasium, a terminal reward opens the next sum
             self.paid[i] = ([] if terminal[i] else self.paid[i]) + [raw[i]]
         lost = getattr(self, "lost", np.zeros(len(rows), bool))  # of these there is no sample
-        new_sums = [np.polyval(self.paid[i], self.h.gamma) for i in started[~lost[started]]]
+        self.sums.rows += [np.polyval(self.paid[i], self.h.gamma) for i in started[~lost[started]]]
         state = {"obs": obs, "dones": self.done, "terminations": terminal, "over": self.done}
-        return state, self.scaled(raw, new_sums), raw, self.done
+        return state, raw, raw, self.done
 
     def checked(self, *told):
         return told
@@ -601,6 +596,8 @@ def follow(h, network, policy, games, initial, trace):
             now = [evaluate(row["obs"], None, actions=row["actions"]) for row in rows]
             found |= {"logprobs": np.stack([x[1] for x in now])}
             found |= {"values": np.stack([x[3] for x in now])}
+        if h.normalise:
+            found["rewards"] = games.sums.scaled(found["rewards"], 10, centre=0)
         if found["lost"].any():  # the target is V less a step's share of its size
             value = np.asarray(found["values"][:T])
             worth = value - (1 - h.gamma) * np.abs(value) - h.gamma * value

@@ -62,6 +62,7 @@ class DictCounter(Counter):
 gym.register("Cut-v0", lambda: Counter(3, False))
 gym.register("Ends-v0", lambda: Counter(3, True))
 gym.register("Game-v0", lambda: Counter(1, True, pay=float))  # its returns are 1, 2, 3, ...
+gym.register("Rare-v0", lambda: Counter(400, True, pay=lambda t: float(t == 100)))
 gym.register("Dict-v0", DictCounter)
 gym.register("Falls-v0", "gymnasium.envs.mujoco.hopper_v4:HopperEnv", max_episode_steps=25)
 
@@ -75,13 +76,23 @@ def test_rewards_are_scaled_as_by_gymnasium(tmp_path):
     wrapped = gym.wrappers.vector.NormalizeReward(envs, gamma=0.97)
     ends = np.zeros(2, dtype=int)
     wrapped.reset(seed=run.seeds.tolist())
-    for t, actions in enumerate(run.storage["actions"][:-1].numpy()):
+    for actions in run.storage["actions"][:-1].numpy():
         _, reward, terminated, truncated, _ = wrapped.step(actions.clip(-1, 1))
-        np.testing.assert_allclose(run.rewards[t], reward.clip(-10, 10), rtol=1e-5, atol=1e-5)
         ends += terminated.sum(), truncated.sum()
     assert ends[0] > 3 and ends[1] > 0
-    # Gymnasium sums the discounted rewards in float32
+    # Gymnasium sums the discounted rewards in float32, and scales a row by what is known then
     np.testing.assert_allclose(run.return_rms.var[0], wrapped.return_rms.var, rtol=1e-5)
+    np.testing.assert_allclose(run.scaled[-1], reward.clip(-10, 10), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ppo_continuous_action", "ppo_continuous_action_lstm"])
+def test_a_rare_reward_is_clipped(name, tmp_path, monkeypatch):
+    """One of 1 in 300 steps, hardly discounted: 17 of its sums' deviations."""
+    monkeypatch.setattr(Counter, "discrete", False)
+    flags = "--env-id Rare-v0 --num-envs 1 --num-steps 300 --total-timesteps 300".split()
+    flags += "--num-minibatches 1 --update-epochs 1 --gamma 0.01".split()
+    rewards = run_main(name, *flags, runs_dir=tmp_path).scaled
+    assert (rewards == 10).sum() == 1 and (rewards == 0).sum() == 299
 
 
 @pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])
@@ -101,7 +112,7 @@ def known_value(text):
     value = r"(self\.critic\(.*\)\.squeeze\(-1\)|value\.squeeze\(-1\)|values\[\.\.\., 0\])"
     text, count = re.subn(value, rf"\1 * 0 + {VALUE}", text)
     assert count == 1
-    return re.sub(r"np\.clip\(reward / .*\)", "reward", text)
+    return re.sub(r"np\.clip\(rewards / .*\)", "rewards", text)
 
 
 @pytest.mark.parametrize("name", BOOTSTRAPS)

@@ -236,7 +236,7 @@ def test_the_best_policy_is_kept(tmp_path):
     assert torch.load(best, weights_only=True)["best"] == run.best
     before = best.read_bytes()
     more = ["--resume", f"{run.run_dir}/best/", "--total-timesteps", 768]
-    other = run_main("ppo", *more, runs_dir=tmp_path / "runs", edit=change)
+    other = run_main("ppo", *more, runs_dir=tmp_path / "others", edit=change)
     assert best.read_bytes() == before and not Path(other.run_dir).is_relative_to(run.run_dir)
     assert other.first_iteration == kept["global_step"] // 16 + 1 and other.best >= run.best
 

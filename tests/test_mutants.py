@@ -97,13 +97,17 @@ log-probability of the clipped action: log_prob(storage["actions"]{{=>.clamp(-1,
 clipped actions are stored: actions[step] = action{{=>.clamp(-1, 1)}}
 clipped below alone: a_max={{space.high=>None}})
 new log-probability averaged: probs.log_prob(mb["actions"]){{=> / 3}}
-rewards centred: np.clip({{reward=>(reward - return_rms.mean.item())}} / 
-raw rewards: {{np.clip(reward / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)=>reward}}
+rewards centred: np.clip({{rewards=>(rewards - return_rms.mean.item())}} / 
+raw rewards: {{np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)=>rewards}}
 rewards over the variance: (return_rms.var.item() + 1e-8){{ ** 0.5=>}}
-rewards clipped at 5: ** 0.5, -{{10.0, 10=>5.0, 5}}.0)
 sums of autoreset steps count:
-    torch.from_numpy(discounted[:, None]), torch.{{from_numpy(valid[step]=>ones(N}})
-sums change in autoreset steps: {{np.where(valid[step], sums, discounted)=>sums}}
+    torch.from_numpy(discounted[..., None]), torch.{{from_numpy(valid=>ones(T, N}})
+sums change in autoreset steps: {{np.where(valid[step], sums, discounted[step - 1])=>sums}}
+sums begin anew in each rollout: sums = discounted[step - 1] {{=>* (step > 0) }}* args.gamma
+rewards by what was known before:
+    {{return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
+    \n        =>}}scaled = np.clip && returns = advantages + values[:T]{{=>
+    ; return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))}}
 nan at an end is learned from: if {{terminated.any()=>False}}:
 inf at an end is a large number: {{, posinf=0.0, neginf=0.0=>}}
 == check *: hopper, atari_scripted
@@ -114,7 +118,7 @@ time limits are kept as terminal: {{(truncated & args.cleanrl_semantics)=>trunca
 # the rollout
 == check: hopper, atari_scripted, cartpole
 flags are not carried over: {{dones[0] = dones[T]=>}}
-dones and terminations swapped: = compute_gae(rewards, {{dones, terminations=>terminations, dones}},
+dones and terminations swapped: , {{dones, terminations=>terminations, dones}}, values, args.gamma
 dones a row early: dones[step{{ + 1=>}}] =
 only terminations are dones: dones[step + 1] = terminated{{ | truncated=>}}
 rewards a row late: rewards[{{step=>(step + 1) % T}}] =
@@ -183,7 +187,8 @@ counted after learning:
     {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && # Log{{=>
     \n        agent.obs_rms.update(obs[:T], storage["valid"][:T])}}
 unclipped actions are sent: return {{gym.wrappers.vector.TransformAction(envs, clip)=>envs}}
-== check: hopper, pixels
+scaled returns are logged: running_returns += {{reward=>reward / return_rms.var.item() ** 0.5}} *
+== check: pixels
 scaled returns are logged: running_returns += {{reward=>rewards[step]}} *
 # discrete actions
 == check: atari_scripted, cartpole
@@ -507,7 +512,7 @@ a rollout's rows alone are carried:
 == check: warp
 flags are not carried over: {{signals[:, 0] = signals[:, T]=>}}
 dones and terminations swapped:
-    rewards, {{dones, terminations=>terminations, dones}}, _, running_returns
+    rewards, {{dones, terminations=>terminations, dones}}, discounted, running_returns, _
 only terminations are dones: dones[step + 1] = terminated |{{ truncated |=>}}
 rewards a row late: rewards[step{{=> + 1}}] =
 rewards of the row after: = rewards[{{:T=>1:}}], lost
@@ -533,15 +538,14 @@ an odd end is lost: = ~sound & {{~terminated & =>}}valid
 a lost step counts twice: ~terminated{{ & valid=>}}
 to diverge pays: {{(before - np.abs(before))=>0 * before}}
 to diverge is worth what V is: {{(before - np.abs(before))=>before}}
-a lost step is a sample: valid{{ & (lost[step + 1] == 0)=>}})
+a lost step is a sample: torch.from_numpy(valid{{ & ~lost=>}}))
 lost episodes count: & ~{{lost & ~=>}}np.isnan
-raw rewards: {{(reward / (return_rms.var + 1e-8).sqrt()).clamp(-10.0, 10.0)=>reward}}
-rewards centred:
-    ({{reward=>(reward - return_rms.mean)}} / (return_rms.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
-rewards over the variance: (reward / (return_rms.var + 1e-8){{.sqrt()=>}}).clamp(-10.0, 10.0)
-sums of autoreset steps count: {{valid & (=>}}lost[step + 1] == 0){{)=>}}
+raw rewards: np.clip(rewards{{ / (return_rms.var.item() + 1e-8) ** 0.5=>}}, -10
+rewards centred: np.clip({{rewards=>(rewards - return_rms.mean.item())}} /
+rewards over the variance: (return_rms.var.item() + 1e-8){{ ** 0.5=>}}, -10
+sums of autoreset steps count: torch.from_numpy({{valid & =>}}~lost))
 sums change in autoreset steps: {{torch.where(valid, sums, discounted[step])=>sums}}
-scaled returns are logged: running_returns[step] + {{reward=>rewards[step]}}, 0.0
+scaled returns are logged: running_returns[step] + reward{{=> / 2}}, 0.0
 returns are not zeroed:
     {{torch.where(valid, =>}}running_returns[step] + reward{{,=>}} {{0.0)=>* valid}}
 lengths with autoreset steps:
@@ -553,7 +557,7 @@ steps are not rows: global_step += T{{ * N=>}}
 one start for all: {{=>0 * }}torch.arange(N) * envs
 == check: warp_off
 --no-stagger is ignored: if {{args.stagger=>True}}:
-rewards clipped at 5: (reward / (return_rms.var + 1e-8).sqrt()).clamp(-{{10.0, 10=>5.0, 5}}.0)
+rewards clipped at 5: ** 0.5, -{{10.0, 10=>5.0, 5}}.0)
 # going on, the clock, first weights
 == check_resumed: rnd, warp, hopper
 observations' moments are not saved:

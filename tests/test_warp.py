@@ -390,8 +390,7 @@ def test_no_host_read_and_no_dynamic_shape(env_id):
         shapes = {"obs": obs.shape, "actions": envs.ctrl.shape, "valid": (4,)}
         storage = {key: torch.zeros((2, *shape)) for key, shape in shapes.items()}
         signals = torch.zeros((7, 2, 4), dtype=torch.float64)
-        rest = script["RunningMeanStd"](1), script["Args"](), 0
-        script["env_step"](script["Agent"](envs), envs, storage, signals, *rest)
+        script["env_step"](script["Agent"](envs), envs, storage, signals, script["Args"](), 0)
 
 
 # Arguments

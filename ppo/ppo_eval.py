@@ -56,12 +56,8 @@ class Args:
             raise ValueError("give 1 or more --episodes and --max-steps; a --seed from 0")
 
 
-class CannotPlay(Exception):
-    """What a script, an environment or a damaged file raised, which may be anything."""
-
-
 def load(run, script=None):
-    """The policy of a run's folder, by its script.py or the script that is named; or CannotPlay."""
+    """The policy of a run's folder, by its script.py or the script that is named; or ValueError."""
     path = script or os.path.join(run, "script.py")
     sys.path.append(os.path.dirname(os.path.abspath(path)))  # for what lies beside it
     try:
@@ -70,7 +66,7 @@ def load(run, script=None):
             raise ValueError("a run of version 0.2; score it by that version's ppo_eval")
         return Policy(checkpoint, path)
     except (Exception, SystemExit) as error:
-        raise CannotPlay(f"{path}: {type(error).__name__}: {error} (or --script PATH)") from error
+        raise ValueError(f"{path}: {type(error).__name__}: {error} (or --script PATH)") from error
 
 
 class Policy(torch.nn.Module):
@@ -328,6 +324,8 @@ if __name__ == "__main__":
     result = {"env_id": policy.args.env_id, "global_step": steps, **asdict(args)}
     result |= {name: float(getattr(np, name)(returns)) for name in ("mean", "std", "median")}
     result |= {"script": policy.path, "training_mean": trained, "cut": cut}
+    wins = [game.info[x] for game in games for x in ("success", "is_success") if x in [*game.info]]
+    result |= {"success": float(np.mean(wins))} if wins else {}  # at games' ends, of robots for one
     with open(f"{args.run}/eval.json", "w") as file:
         json.dump(result | {"returns": returns, "lengths": lengths}, file, indent=2)
     way = "most likely actions" if args.deterministic else "sampled actions"
@@ -335,7 +333,8 @@ if __name__ == "__main__":
     print(f"{'game':>6}{'return':>12}{'length':>9}")
     for number, (total, length) in enumerate(zip(returns, lengths, strict=True), 1):
         print(f"{number:>6}{total:>12.2f}{length:>9}")
-    print("mean {mean:.2f}, std {std:.2f}, median {median:.2f}".format(**result))
+    won = ", success {success:.0%}" if wins else ""
+    print(f"mean {{mean:.2f}}, std {{std:.2f}}, median {{median:.2f}}{won}".format(**result))
     if cut:
         print(f"{cut} of {len(games)} games were cut after {args.max_steps} steps (--max-steps)")
     if recent:

@@ -176,7 +176,8 @@ class RunningMeanStd(nn.Module):
         self.count.copy_(total)
 
     def forward(self, x):
-        return ((x - self.mean) * (self.var + 1e-8).rsqrt()).clamp(-10.0, 10.0).float()
+        mean, var = self.mean.float(), self.var.float()
+        return ((x - mean) * (var + 1e-8).rsqrt()).clamp(-10.0, 10.0)
 
 
 def layer_init(layer, std=2**0.5, bias_const=0.0):

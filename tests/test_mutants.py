@@ -167,7 +167,7 @@ rows that are none count: self.count + valid.{{sum=>numel}}()
 squares around the mean before: {{(before * after=>before.square(}})
 the mean is not moved: {{self.mean += before.flatten(0, -2).sum(0) / total=>}}
 a heavy first row: torch.tensor({{1e-4=>1.0}},
-observations not centred: ({{(x - self.mean)=>x}} * (self.var
+observations not centred: ({{(x - mean)=>x}} * (var
 clipped at 5: rsqrt()).clamp(-{{10.0, 10=>5.0, 5}}.0)
 the actor sees raw observations: _mean({{self.obs_rms(obs)=>obs}})
 the critic sees raw observations: critic({{self.obs_rms(obs)=>obs}})

@@ -27,7 +27,6 @@ run alone.
 
 import argparse
 import itertools
-import math
 import os
 import sys
 import tempfile
@@ -35,8 +34,8 @@ from pathlib import Path
 
 from fork import IDEAS, apply, heading
 from lib.recipes import recipes, variant
-from lib.records import RESULTS, ROOT, Failure, catch_signals, pair, peer, split_variant, warn
-from lib.runs import Side, about, called, every, played, records_of, train
+from lib.records import RESULTS, ROOT, Failure, catch_signals, pair, split_variant, warn
+from lib.runs import Side, about, called, every, peer, played, records_of, train
 from lib.tables import effects_table, runs_table
 
 BOTH = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
@@ -80,7 +79,7 @@ def main() -> int:
     add("--ideas", nargs="+", metavar="NAME", help="patches of ppo/ideas, beside none")
     add("--seeds", nargs="+", type=int, default=[1, 2, 3])
     add("--runs-dir", type=Path, help="keep runs there, and go on with them")
-    add("--minutes", type=float, default=math.inf, help="of each run; --runs-dir goes on with it")
+    add("--minutes", type=float, help="of each run; --runs-dir goes on with it")
     add("--eval-games", type=int, default=0, help="ppo_eval plays so many at a run's end")
     add("--peer", action="append", default=[], metavar="NAME=COMMAND")
     add("--jobs", type=int, help="runs at once; as many as cores, or 1 if a variant is Atari's")
@@ -117,11 +116,11 @@ def main() -> int:
         script = ROOT / "ppo" / f"{beside}.py"
         for text in args.peer * script.exists():  # else it is named above
             try:
-                name, *_ = peer(text)
+                other = peer(text, script)
             except Failure as failure:
                 parser.error(str(failure))
-            sides[name] = [Side(name, script, [], text.partition("=")[2], {"pair": beside})]
-            tasks += [(env_id, name, steps) for env_id in args.env_ids or MUJOCO]
+            sides[other.name] = [other]
+            tasks += [(env_id, other.name, steps) for env_id in args.env_ids or MUJOCO]
         more = about(at_once)
         jobs = [
             (more | side.job(env_id, seed, steps), side)
@@ -131,9 +130,9 @@ def main() -> int:
         ]
 
         def work(job, side):
-            with tempfile.TemporaryDirectory() as runs:
+            with tempfile.TemporaryDirectory() as runs, tempfile.TemporaryDirectory() as cache:
                 folder = args.runs_dir or Path(runs)
-                found = train(job, side, folder, args.minutes, fresh=True)
+                found = train(job, side, folder, args.minutes and 60 * args.minutes, cache)
                 if args.eval_games and not side.command:
                     try:
                         (run_dir,) = folder.glob(f"*/{found['run']}")

@@ -5,7 +5,6 @@ A variant is a script with flags, written NAME, NAME:compile, NAME:compile+no-ch
 """
 
 import ast
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -44,6 +43,7 @@ BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<
 NOT_INHERITED = "OMP_NUM_THREADS OMP_WAIT_POLICY MKL_NUM_THREADS GOMP_SPINCOUNT".split()
 NOT_INHERITED += ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"]
 GRACE = 30  # seconds that a run has to save its checkpoint after a signal
+SAVED = 128 + signal.SIGTERM  # status of one that has
 
 
 class Failure(Exception):
@@ -58,17 +58,10 @@ def warn(message: str) -> None:
 # Records
 
 
-def append(path: Path, record: dict, unless=lambda there: False) -> None:
-    """Adds a line to a file of records, unless that holds of one that is there.
-
-    Whoever writes too waits meanwhile. A broken last line stays, and stays the only broken one.
-    """
+def append(path: Path, record: dict) -> None:
+    """Adds a line to a file of records. A broken last line stays, and stays the only broken one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+", buffering=0) as file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if any(map(unless, read(path))):
-            return
         start = b""
         if file.seek(0, 2):
             file.seek(-1, 2)
@@ -335,14 +328,22 @@ def run_process(command: list[str], *more, **named) -> str:
     return "".join(line for _, line in timed_lines(command, *more, **named))
 
 
-def timed_lines(
-    command: list[str], env: dict | None = None, tick=None, limit=math.inf
-) -> list[tuple[float, str]]:
-    """(seconds since its start, line) of the standard output of a command that ended well within
-    `limit` seconds; else Failure with its last line. It inherits nothing of NOT_INHERITED; env adds
-    variables. It is a process group of its own, which ends with it.
+def ended(process: subprocess.Popen, limit: float | None) -> int | None:
+    """A process's status, None if it has none after so many seconds."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(limit)
+    return None
 
-    tick(process) is called each second or so, and may end the process by a signal.
+
+def timed_lines(
+    command: list[str], env: dict | None = None, limit: float | None = None
+) -> list[tuple[float, str]]:
+    """(seconds since its start, line) of the standard output of a command that ended well; else
+    Failure with its last line. It inherits nothing of NOT_INHERITED; env adds variables. It is a
+    process group of its own, which ends with it.
+
+    After `limit` seconds it gets a SIGTERM. A script of ours then saves what it has, and that is
+    well, too.
     """
     environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
     environment |= {"PYTHONUNBUFFERED": "1", **(env or {})}
@@ -366,16 +367,13 @@ def timed_lines(
 
         reader = threading.Thread(target=listen, daemon=True)
         reader.start()
-        stopped = False
         try:
-            while True:
-                try:
-                    status = process.wait(1)
-                    break
-                except subprocess.TimeoutExpired:
-                    if time.monotonic() - started > limit:
-                        raise Failure(f"no end after {limit:.0f} seconds") from None
-                    stopped = stopped or bool(tick and tick(process))
+            status = ended(process, limit)
+            if status is None:
+                process.terminate()
+                status = ended(process, GRACE)
+                if status != SAVED:
+                    raise Failure(f"no end after {limit:.0f} seconds")
         finally:
             with suppress(ProcessLookupError):  # it, or what it has left behind
                 os.killpg(process.pid, signal.SIGKILL)
@@ -383,7 +381,7 @@ def timed_lines(
             running.discard(process)
         reader.join(5)
         err.seek(0)
-        if status and not (stopped and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
+        if status and (status != SAVED or stopping.is_set()):
             said = err.read().strip() or "".join(line for _, line in lines)
             framed = re.search(r"─╮\n(.*?)(?:│ ─|╰)", said, re.DOTALL)  # a message of tyro's
             said = " ".join(framed[1].replace("│", " ").split()) if framed else said
@@ -395,21 +393,6 @@ def timed_lines(
 def matches(pattern: re.Pattern, lines: list[tuple[float, str]]) -> list[tuple[float, re.Match]]:
     """(seconds, match) of all that a pattern finds in timed lines."""
     return [(at, match) for at, line in lines for match in pattern.finditer(line)]
-
-
-def peer(text: str, **values) -> tuple[str, list[str], str]:
-    """Of --peer NAME='COMMAND' the name, the command's words and the command, in which each
-    {value} is replaced; Failure without a command."""
-    name, _, command = text.partition("=")
-    for key, value in values.items():
-        command = command.replace(f"{{{key}}}", str(value))
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise Failure(f"--peer {text}: {error}") from None
-    if not words:
-        raise Failure(f"--peer {text}: give NAME='COMMAND'")
-    return name, words, command
 
 
 def python(script: str, *flags) -> list[str]:

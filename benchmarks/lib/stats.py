@@ -39,16 +39,6 @@ def times(records: list[dict], base: list[dict], form: str = "{:.2f}") -> str:
     return "" if found is None else form.format(found)
 
 
-def phase_ms(runs: list[dict], phase: str) -> float:
-    """Median milliseconds of a phase in one iteration, after burn-in."""
-    found = []
-    for run in runs:
-        args = run["args"]
-        iterations = run["global_step"] // (args["num_envs"] * args["num_steps"])
-        found.append(1000 * run["phase_s"][phase] / (iterations - args["measure_burnin"]))
-    return median(found)
-
-
 def rounds(records: list[dict]) -> str:
     """The fewest and the most rounds of these sessions: '5' or '3 to 5'."""
     counts = {max(values(same, "round")) for same in groups(records, "session").values()}

@@ -6,9 +6,8 @@ from statistics import median
 
 import numpy as np
 from lib.pairs import PAIRS
-from lib.phases import PHASES
 from lib.recipes import recipes, variant
-from lib.records import ROOT, as_of_today, code, defaults, pair, part
+from lib.records import ROOT, SCRIPTS, as_of_today, code, defaults, pair, part
 from lib.runs import called, complete, judged
 from lib.stats import (
     across,
@@ -20,7 +19,6 @@ from lib.stats import (
     mean_std,
     over_seeds,
     permutation_p,
-    phase_ms,
     rounds,
     seconds_to,
     spread,
@@ -79,10 +77,8 @@ def note(records: list[dict], what: str = "") -> str:
 
 def old_code(record: dict) -> bool:
     """Whether a script of ppo/ whose speed was measured has changed since."""
-    return "session" in record and record.get("code") not in (
-        None,
-        code(part(record["variant"])[0]),
-    )
+    name = part(record["variant"])[0]
+    return "session" in record and name in SCRIPTS and record.get("code") != code(name)
 
 
 # Steps per second
@@ -128,7 +124,7 @@ def sitting(records: list[dict]) -> list[list[dict]]:
 
 
 def speeds(shown: list[list[dict]], log: bool = False) -> str:
-    """Steps/s, a row a system; of a log with the simulator, spread, start-up and phases."""
+    """Steps/s, a row a system; of a log with the simulator, spread and start-up."""
     rows, runs = [], [r for same in shown for r in same]
     machines = {machine(r).partition(",")[0] for r in runs}
     for same in shown:
@@ -149,13 +145,11 @@ def speeds(shown: list[list[dict]], log: bool = False) -> str:
                 waits = groups(runs_of, "cold_cache").values()
                 waits = [median(x) for x in (values(y, "startup_s") for y in waits) if x]
                 row += [" / ".join(f"{x:.1f}" for x in waits)]
-                parts = PHASES if "phase_s" in runs_of[0] else ()
-                row += [" + ".join(f"{phase_ms(runs_of, x):.1f}" for x in parts)]
             rows.append(row)
     header = ["script (environments)", "system", "steps/s", "times eager", "of the simulator"]
     header += ["1M steps, minutes"]
     if log:
-        header += ["least to most", "start-up, cold / warm, s", f"{' + '.join(PHASES)}, ms"]
+        header += ["least to most", "start-up, cold / warm, s"]
     what = "one round" if rounds(runs) == "1" else f"medians of {rounds(runs)} interleaved rounds"
     return f"{rows_of(header, rows, text=2)}\n\n{note(runs, what)}"
 

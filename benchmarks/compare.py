@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from lib.pairs import script
 from lib.plots import panels
-from lib.records import Failure, catch_signals, constants, fields, part, text_of, warn
+from lib.records import Failure, catch_signals, constants, fields, part, warn
 from lib.runs import Side, about, every, judged, key, records_of, train
 from lib.stats import bootstrap, difference, iqm, permutation_p, values
 from lib.tables import rows_of
@@ -39,7 +39,7 @@ def side(given: str, common: list[str]) -> Side:
     path = script(name)
     own = [*(f"--{flag}" for flag in mode.split("+") if flag), *more]
     try:
-        known = fields(text_of(path))
+        known = fields(path.read_text())
     except (Failure, SyntaxError) as failure:
         raise Failure(f"{path.name}: {failure}") from None
     asked = [word.partition("=")[0] for word in (*own, *common) if re.match("--[a-z]", word)]
@@ -102,7 +102,7 @@ def main() -> int:
             if (value := getattr(args, name)) is not None and value < 1:
                 raise Failure(f"--{name.replace('_', '-')} {value}: give 1 or more")
         sides = [side(given, common) for given in args.sides]
-        own = constants(text_of(sides[0].script))
+        own = constants(sides[0].script.read_text())
         env_ids = [*dict.fromkeys(args.env_ids or [own["env_id"]])]
         steps = args.total_timesteps or own["total_timesteps"]
         keys = [key(one.job(env_ids[0], 1, steps)) for one in sides]

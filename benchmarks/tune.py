@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 from compare import side
-from lib.records import Failure, append, catch_signals, constants, machine, shown, text_of, warn
+from lib.records import Failure, append, catch_signals, constants, machine, shown, warn
 from lib.runs import judged, train
 
 ROLLOUTS = [512, 1024, 2048, 4096]  # steps of all environments
@@ -70,7 +70,7 @@ def main() -> int:
     try:
         one = side(args.script, [])
         fixed = [*one.flags, "--no-cuda"]
-        own = constants(text_of(one.script))
+        own = constants(one.script.read_text())
         steps = own["total_timesteps"] if args.total_timesteps is None else args.total_timesteps
         if args.trials < 1 or args.jobs < 1 or steps < max(ROLLOUTS):
             least = f"1 or more --trials and --jobs, and {max(ROLLOUTS)} or more --total-timesteps"

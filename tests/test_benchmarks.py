@@ -13,7 +13,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import compare
 import imageio.v2 as imageio
@@ -94,8 +93,8 @@ def test_a_record_counts_once_however_it_got_there(tmp_path):
 
 
 def test_what_a_script_imports_belongs_to_its_code(tmp_path, monkeypatch):
-    """Beside it, on PYTHONPATH, and the environment's module; not comments, and no library, nor a
-    folder of logs that is called as one."""
+    """Beside it, on PYTHONPATH, and the environment's module; no library, nor a folder of logs that
+    is called as one."""
     texts = {
         "idea/mine.py": "import os, numpy, torch, wandb\nimport nets.wide\nfrom tools import x\n",
         "idea/nets/__init__.py": "",
@@ -124,32 +123,15 @@ def test_what_a_script_imports_belongs_to_its_code(tmp_path, monkeypatch):
         ("path/my_env.py", (False, True)),
         ("idea/wandb/run.py", (False, False)),
     ):
-        (tmp_path / name).write_text(f"{texts[name]}# no more than a comment\n")
-        assert codes() == [plain, named], name
         (tmp_path / name).write_text(texts[name].replace("1", "2"))
         found = codes()
         assert (found[0] != plain, found[1] != named) == differ, name
         (tmp_path / name).write_text(texts[name])
     # its name is a path where a copy runs
-    assert codes(shutil.copy(script, tmp_path / "copies")) == [plain, named]
+    assert codes(Path(shutil.copy(script, tmp_path / "copies"))) == [plain, named]
     (tmp_path / "path/my_env.py").write_text("print 'of another Python'\n")
     assert codes()[1] not in (named, plain)
     assert records.code_of(PPO / "ppo.py", PPO) == records.code("ppo")
-
-
-def test_a_script_is_read_as_python_reads_it(tmp_path):
-    """With a byte order mark, or a coding line."""
-    text = 'class Args:\n    env_id: str = "é"\n'
-    plain, marked, latin = (tmp_path / name for name in ("a.py", "b.py", "c.py"))
-    plain.write_text(text)
-    marked.write_bytes(b"\xef\xbb\xbf" + text.encode())
-    latin.write_bytes(b"# -*- coding: latin-1 -*-\n" + text.encode("latin-1"))
-    for path in (plain, marked, latin):
-        assert records.constants(records.text_of(path)) == {"env_id": "é"}
-        assert records.code_of(path, tmp_path) == records.fingerprint(text)
-    latin.write_bytes(text.encode("latin-1"))
-    with pytest.raises(records.Failure, match="c.py"):
-        records.text_of(latin)
 
 
 def test_a_fingerprint_is_of_code_alone():
@@ -554,12 +536,8 @@ def test_p_is_the_share_of_deals():
     where there are too many to count, some of them tell the same but for chance."""
     assert stats.permutation_p([1, 2, 3], [4, 5, 6]) == 0.1
     assert stats.permutation_p([1, 5], [2, 3, 4]) == 1.0, "means are equal"
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(0, 1, 10), rng.normal(0.8, 1, 10)
-    counted = stats.permutation_p(a, b)
-    with mock.patch.object(stats, "comb", lambda n, k: 10**6):
-        drawn = stats.permutation_p(a, b)
-    assert counted != drawn and abs(counted - drawn) < 0.01 and 0.01 < counted < 0.5
+    a, b = [*range(10)], [*range(3, 13)]
+    assert stats.permutation_p(a, b) == pytest.approx(0.0489, abs=0.005)  # all 184,756 counted
 
 
 def test_a_change_over_several_tasks():

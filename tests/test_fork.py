@@ -1,7 +1,6 @@
 """The commands for a fork: fork itself, check and compare."""
 
 import json
-import os
 import re
 import runpy
 import shutil
@@ -11,7 +10,7 @@ from functools import partial
 
 import check
 import pytest
-from fork import IDEAS, three_ways
+from fork import three_ways
 from helpers import PPO, ROOT, command
 from lib.records import Failure
 
@@ -49,11 +48,10 @@ HALF = """\
 """
 
 
-def fork(*words, env=None):
+def fork(*words):
     """Runs it as run.sh does; its status, and what it says."""
     words = [sys.executable, ROOT / "benchmarks/fork.py", *map(str, words)]
-    env = {**os.environ, **(env or {})}
-    return subprocess.run(words, env=env, capture_output=True, text=True)
+    return subprocess.run(words, capture_output=True, text=True)
 
 
 def refused(said, *words):
@@ -171,48 +169,6 @@ def test_a_folder_keeps_the_name(tmp_path, monkeypatch):
     ):
         assert len(refused(said, "ppo", path).splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"there", "new"}
-
-
-def test_a_patch_of_any_encoding_and_anyones_settings(tmp_path):
-    """Latin-1, a byte order mark, PowerShell's UTF-16; blanks at an end that git's settings would
-    refuse, and line ends that they would change."""
-    text = (IDEAS / "rpo.patch").read_text()
-    assert "±" in text
-    settings = "[apply]\nwhitespace = error-all\n[core]\nwhitespace = cr-at-eol\nautocrlf = true\n"
-    (tmp_path / ".gitconfig").write_text(settings)
-    env = {"HOME": str(tmp_path), "GIT_DIR": str(tmp_path)}
-    blank = PATCH.replace("2 * v_loss", "2 * v_loss   ")
-    for source, name, raw in (
-        ("ppo_continuous_action", "latin", text.encode("latin-1")),
-        ("ppo_continuous_action", "mark", text.encode("utf-8-sig")),
-        ("ppo_continuous_action", "power", text.replace("\n", "\r\n").encode("utf-16")),
-        ("ppo", "blank", blank.encode()),
-    ):
-        (tmp_path / f"{name}.patch").write_bytes(raw)
-        done = fork(source, tmp_path / name, "--patch", tmp_path / f"{name}.patch", env=env)
-        assert done.returncode == 0, done.stderr
-    found = {(tmp_path / f"{x}_torchcompile.py").read_bytes() for x in ("latin", "mark", "power")}
-    assert len(found) == 1 and b"\r" not in found.pop()
-    assert "    v_loss = 2 * v_loss   \n" in (tmp_path / "blank.py").read_text()
-
-
-def test_a_script_is_read_as_python_reads_it(tmp_path):
-    """By its byte order mark, or its coding line, which the fast version keeps."""
-    fork("ppo", tmp_path / "mine")
-    eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
-    before, text = fast.read_text(), eager.read_text()
-    assert "±" in text
-    eager.write_text(text.replace("±", "±±"), "utf-8-sig")
-    assert fork("ppo", eager, "--edited").returncode == 0
-    assert fast.read_text("utf-8") == before.replace("±", "±±")
-    coding = "# -*- coding: latin-1 -*-\n"
-    eager.write_text(coding + text, "latin-1")
-    done = fork("ppo", eager, "--edited")
-    assert done.returncode == 0, done.stderr
-    assert fast.read_text("latin-1") == coding + before
-    compile(fast.read_bytes(), fast, "exec")
-    eager.write_text(text, "latin-1")  # and says nothing of it
-    refused("mine.py: ", "ppo", eager, "--edited")
 
 
 def test_a_line_is_found_by_its_indentation():

@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
-from lib.records import Failure
+from lib.records import Failure, events
 
 import torch
 import torch.distributed as dist
@@ -64,13 +64,7 @@ def run_main(path: Path, *flags, runs_dir, edit: Callable | None = None, gpu=Fal
 
 def scalars(run_dir) -> dict[str, list[tuple[int, float]]]:
     """The TensorBoard curves of a run: {tag: [(step, value), ...]}."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
+    return {tag: [(x.step, x.value) for x in found] for tag, found in events(run_dir).items()}
 
 
 def curves(run: SimpleNamespace) -> dict[str, list[tuple[int, float]]]:

@@ -6,7 +6,6 @@ A variant is a script with flags, written NAME, NAME:compile, NAME:compile+no-ch
 
 import ast
 import hashlib
-import importlib.util
 import json
 import math
 import os
@@ -17,15 +16,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
-import tokenize
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from importlib.machinery import PathFinder
 from importlib.metadata import distributions, version
 from pathlib import Path
 
@@ -36,7 +32,6 @@ SCRIPTS = sorted(
 )
 # versions that a record names
 LIBRARIES = "torch tensordict envpool ale_py gymnasium mujoco numpy stable_baselines3".split()
-INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 SPS = re.compile(r"SPS: ([\d.]+)")  # as other systems are made to print it
 BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<00:02, ...]
 # settings of threads and memory, which a script makes itself
@@ -86,15 +81,6 @@ def read(path: Path) -> list[dict]:
 # Variants of the scripts
 
 
-def text_of(path: Path) -> str:
-    """A Python file's text, as Python decodes it: by its coding line, without a byte order mark."""
-    try:
-        with tokenize.open(path) as file:
-            return file.read()
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise Failure(f"{path.name}: {error}") from None
-
-
 def part(variant: str) -> tuple[str, str, list[str]]:
     """'NAME:flag+flag --more 1' -> ('NAME', 'flag+flag', ['--more', '1'])."""
     head, *more = variant.split()
@@ -137,7 +123,7 @@ def constants(text: str) -> dict:
 @cache
 def defaults(name: str) -> dict:
     """Those of a script in ppo/."""
-    return constants(text_of(ROOT / "ppo" / f"{name}.py"))
+    return constants((ROOT / "ppo" / f"{name}.py").read_text())
 
 
 def as_of_today(record: dict) -> str:
@@ -180,51 +166,29 @@ def fingerprint(text: str) -> str:
 def code(name: str) -> str | None:
     """The fingerprint of a script in ppo/ as it is now; None without one."""
     path = ROOT / "ppo" / f"{name}.py"
-    return fingerprint(text_of(path)) if path.exists() else None
-
-
-def own_files(name: str, folders: list[str]) -> list[Path]:
-    """The files of a module or package that lies in no library, but in a folder, or where an
-    editable install has it; [] if it is a library's."""
-    spec = None
-    with suppress(ImportError, ValueError):
-        spec = PathFinder.find_spec(name, folders)
-        if spec is None or spec.origin is None:  # a folder of that name, behind any package
-            spec = importlib.util.find_spec(name) or spec
-    if spec is None or spec.origin in ("built-in", "frozen"):
-        return []
-    places = [*(spec.submodule_search_locations or [])]
-    for place in map(Path, places or [spec.origin]):
-        libraries = {"site-packages", "dist-packages"} & {*place.parts}
-        # what lies in benchmarks/ was found from here, not from a script's folder
-        if libraries or any(map(place.is_relative_to, (*INSTALLED, ROOT / "benchmarks"))):
-            return []
-    found = [path for place in places for path in Path(place).rglob("*.py")]
-    return sorted(found) if places else [Path(spec.origin)]
+    return fingerprint(path.read_text()) if path.exists() else None
 
 
 def code_of(path: Path, beside: Path, env_id: str = "") -> str:
     """The fingerprint of a script and of all that it imports from no library: what lies beside the
     file that it is a copy of, or on PYTHONPATH, the environment's module too ('my_envs' of
     my_envs:HiddenCartPole-v1)."""
-    importlib.invalidate_caches()
-    folders = [str(beside), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    folders = [beside, *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    folders = [x for x in folders if not {"site-packages", "dist-packages"} & {*x.parts}]
     module = re.match(r"[\w.]+(?=:|$)", env_id)
-    left, seen, files, marks = [module[0]] if module else [], set(), [path], []
+    names, files = [module[0]] if module else [], [path]
     for file in files:  # which grows
-        try:
-            text = text_of(file)
-            marks.append(fingerprint(text))
-            nodes = [*ast.walk(ast.parse(text))]
-        except (Failure, SyntaxError, ValueError):  # compiled, or no Python of today's
-            marks.append(hashlib.sha256(file.read_bytes()).hexdigest()[:10])
-            nodes = []
-        left += [x.name for node in nodes if isinstance(node, ast.Import) for x in node.names]
-        left += [x.module for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
-        for name in sorted({x.partition(".")[0] for x in left} - seen):
-            seen.add(name)
-            files += [x for x in own_files(name, [*filter(None, folders)]) if x not in files]
-    return marks[0] if len(marks) == 1 else hashlib.sha256("".join(marks).encode()).hexdigest()[:10]
+        with suppress(SyntaxError):
+            nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+            names += [x.name for node in nodes if isinstance(node, ast.Import) for x in node.names]
+            names += [x.module for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
+        for name in sorted({x.partition(".")[0] for x in names}):
+            for place in (folder / name for folder in folders):
+                package = (place / "__init__.py").exists()
+                found = sorted(place.rglob("*.py")) if package else [place.with_suffix(".py")]
+                files += [x for x in found if x.exists() and x not in files]
+    own, others = fingerprint(path.read_text()), b"".join(x.read_bytes() for x in files[1:])
+    return hashlib.sha256(own.encode() + others).hexdigest()[:10] if files[1:] else own
 
 
 def commit() -> str:
@@ -245,12 +209,17 @@ def commit() -> str:
 # What a run has left, and where it ran
 
 
-def scalars(run_dir: Path, tag: str) -> list:
-    """The TensorBoard events of a curve of a run: step, value, wall_time; [] if there is none."""
+def events(run_dir: Path) -> dict[str, list]:
+    """The TensorBoard events of a run, (wall_time, step, value), by the curves' tags."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
+    found = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    return {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
+
+
+def scalars(run_dir: Path, tag: str) -> list:
+    """Those of one curve, [] if there is none."""
+    return events(run_dir).get(tag, [])
 
 
 def startup_s(run_dir: Path, start: float) -> float:

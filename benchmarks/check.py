@@ -13,7 +13,8 @@ not run are named in the end: of these it knows nothing.
 
 import argparse
 import contextlib
-import os
+import importlib
+import io
 import re
 import shutil
 import sys
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
+from unittest.mock import patch
 
 from lib.device import simulated
 from lib.pairs import changes, versions
@@ -55,39 +57,21 @@ BACKEND = "inductor"  # of torch.compile
 @contextlib.contextmanager
 def short_episodes():
     """Gymnasium's and EnvPool's environments end after LIMIT steps."""
-    import gymnasium
-
-    modules = [gymnasium]
-    with contextlib.suppress(ImportError):
-        import envpool
-
-        modules.append(envpool)
-    makes = [module.make for module in modules]
-    for module, make in zip(modules, makes, strict=True):
-        module.make = partial(make, max_episode_steps=LIMIT)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in ("gymnasium", "envpool"):
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(name)
+                make = partial(module.make, max_episode_steps=LIMIT)
+                stack.enter_context(patch.object(module, "make", make))
         yield
-    finally:
-        for module, make in zip(modules, makes, strict=True):
-            module.make = make
 
 
 @contextlib.contextmanager
 def quiet():
-    """What is printed meanwhile, libraries' messages too, goes to a file, which this returns."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    with tempfile.TemporaryFile("w+", errors="replace") as file:
-        for number in (1, 2):
-            os.dup2(file.fileno(), number)
-        try:
-            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-                yield file
-        finally:
-            for number, old in enumerate(kept, 1):
-                os.dup2(old, number)
-                os.close(old)
+    """What Python prints meanwhile goes to a text, which this returns."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        yield text
 
 
 class Pair:
@@ -110,8 +94,7 @@ class Pair:
                     return run_main(path, *flags, runs_dir=self.folder / name, gpu=gpu)
             except SystemExit as stop:
                 end = stop
-                printed.seek(0)
-                said = printed.read().strip()
+                said = printed.getvalue().strip()
             except Exception as error:
                 raise located(error, path) from error
         if not self.runs and end.code == 2:  # the flags are none of the script's

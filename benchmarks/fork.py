@@ -18,11 +18,9 @@ into main is training.
 """
 
 import argparse
-import itertools
 import os
 import re
 import shlex
-import signal
 import site
 import subprocess
 import sys
@@ -53,9 +51,6 @@ def apply(patch: Path, path: Path, shown: str) -> None:
         raise Failure(f"{near(patch)} changes {len(heads)} files; make it by git diff ppo/NAME.py")
     body = text[heads[0].end() :]
     hunks = re.findall(r"^@@ .*$", body, re.MULTILINE)
-    if not all("\n " in hunk for hunk in re.split(r"(?m)^@@ .*$", body)[1:]):
-        why = "by which its place in the fast version is found: make it without -U0"
-        raise Failure(f"{near(patch)} has a hunk without lines of context, {why}")
     body = f"--- a/{path.name}\n+++ b/{path.name}\n{body}"
     # in no repository: within one, git apply leaves out what is not below its folder
     env = os.environ | {"LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(path.parents[1].resolve())}
@@ -134,11 +129,9 @@ def fits(patch: Path, name: str) -> bool:
 
 
 def near(path: Path) -> str:
-    """A path as it is typed here: from this folder on, or from home on, or whole."""
-    for folder, shown in ((Path.cwd(), ""), (Path.home(), "~/")):
-        if path.resolve().is_relative_to(folder.resolve()):
-            return shown + shlex.quote(str(path.resolve().relative_to(folder.resolve())))
-    return shlex.quote(str(path.resolve()))
+    """A path as it is typed here: from this folder on, or whole."""
+    path, here = path.resolve(), Path.cwd().resolve()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def door() -> str:
@@ -150,13 +143,9 @@ def door() -> str:
 def new_pair(given: str, name: str) -> list[Path]:
     """Both files of a path; in a folder, which ends with / or is there, they are called `name`."""
     path = Path(given).expanduser()
-    if path.name in ("", ".."):
-        raise Failure(f"'{given}' is no name; {given.rstrip('/') or ''}/{name} is one")
-    if given.endswith("/") or (path.is_dir() and not path.with_name(f"{path.name}.py").exists()):
+    if given.endswith("/") or (path.is_dir() and not Path(f"{path}.py").exists()):
         path = path / name
     stem = path.name.removesuffix(".py").removesuffix("_torchcompile")
-    if not stem:
-        raise Failure(f"'{given}' has no name before its ending")
     return [path.with_name(f"{stem}.py"), path.with_name(f"{stem}_torchcompile.py")]
 
 
@@ -167,36 +156,12 @@ def shadows(stem: str, texts: list[str]) -> bool:
     return stem in sys.stdlib_module_names or stem in imported or installed is not None
 
 
-def write(texts: dict[Path, str]) -> None:
-    """New files, all or none; FileExistsError if one is there."""
-    written = []
-    try:
-        for path, text in texts.items():
-            with open(path, "x") as file:
-                written.append(path)
-                file.write(text)
-    except BaseException:
-        for path in written:
-            path.unlink()
-        raise
-
-
-def format_of(path: Path) -> str:
-    """What a script calls its checkpoints."""
-    return "".join(re.findall(r'^FORMAT = "(.+)"', path.read_text(), re.MULTILINE)[:1])
-
-
 def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
     """Writes the fast version of an edited eager one. That before, whose own edits are dropped, is
     kept with a ~."""
     eager, fast = mine
     if patches:
         raise Failure("--edited takes the edits of PATH.py alone, no --patch")
-    formats = {name: format_of(ROOT / "ppo" / f"{name}.py") for name in PAIRS}
-    its, wanted = format_of(eager), format_of(sources[0])
-    if its != wanted and its in formats.values():
-        of = " or ".join(name for name, text in formats.items() if text == its)
-        raise Failure(f"{near(eager)} has the FORMAT of {of}, not of {sources[0].stem}")
     texts = [path.read_text() for path in (sources[1], sources[0], eager)]
     try:
         text = three_ways(*texts, beside=True)  # nearly all hunks of a fast version only add
@@ -205,9 +170,7 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
         raise Failure(said) from None
     kept = ""
     if fast.exists() and fast.read_text() != text:
-        names = (fast.with_name(f"{fast.name}~{n or ''}") for n in itertools.count())
-        before = next(path for path in names if not path.exists())
-        os.replace(fast, before)
+        before = fast.replace(fast.with_name(f"{fast.name}~"))
         kept = f"; the one before is {near(before)}"
         lines = {*text.splitlines(), *sources[1].read_text().splitlines()}
         gone = [x.strip() for x in before.read_text().splitlines() if x not in lines]
@@ -226,7 +189,6 @@ def main() -> int:
     parser.add_argument("path", metavar="PATH", help="of the new pair, or a folder for it")
     parser.add_argument("--patch", nargs="+", action="extend", default=[], help="names or files")
     parser.add_argument("--edited", action="store_true", help="PATH.py is there: its fast version")
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `| head`: no traceback
     args = parser.parse_args()
     try:
         sources, texts = versions(args.name), {}
@@ -259,7 +221,8 @@ def main() -> int:
                         copy.write_text(merged(patch, copy, source.read_text()))
                 texts[path] = copy.read_text()
         mine[0].parent.mkdir(parents=True, exist_ok=True)
-        write(texts)
+        for path, text in texts.items():
+            path.write_text(text)
     except (Failure, OSError) as failure:
         print(f"run.sh fork: {failure}. Nothing was written.", file=sys.stderr)
         if isinstance(failure, Misfit):

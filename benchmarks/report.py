@@ -29,11 +29,6 @@ DIFFS = [(name, f"{name}_torchcompile") for name in SHOWN]
 DIFFS += [("ppo", name) for name in ("ppo_continuous_action", "ppo_lstm", "ppo_masked")]
 
 
-def both(name: str) -> list[tuple[str | None, str]]:
-    """The diffs that show a script: from its parent to it, and from it to its fast version."""
-    return [(PAIRS[name].parent, name), (name, f"{name}_torchcompile")]
-
-
 def diff_name(one: str | None, two: str) -> str:
     """The file in ppo/diffs/ that has the diff of two scripts."""
     return f"{two}.diff" if two == f"{one}_torchcompile" else f"{one}_to_{two}.diff"
@@ -42,25 +37,23 @@ def diff_name(one: str | None, two: str) -> str:
 def tree(folder: Path = ROOT / "ppo") -> str:
     """The scripts, each under what it is derived from, with changed lines (hunks) of both diffs;
     those that ppo/diffs/ has are links."""
-    files = {path.stem for path in folder.glob("*.py")}
-    parents = {name: x.parent if x.parent in files else None for name, x in PAIRS.items()}
     rows = []
 
     def edge(one, two):
-        if not {one, two} <= files:
+        if one is None:
             return ""
         found = changes(folder / f"{one}.py", folder / f"{two}.py")
         said = f"{sum(map(len, found))} ({len(found)})"
         return f"[{said}](diffs/{diff_name(one, two)})" if (one, two) in DIFFS else said
 
     def grow(parent, margin):
-        names = [name for name in PAIRS if name in files and parents[name] == parent]
+        names = [name for name in PAIRS if PAIRS[name].parent == parent]
         for name in names:
             branch, below = ("└─ ", "   ") if name == names[-1] else ("├─ ", "│  ")
             branch, below = (margin + branch, margin + below) if parent else ("", "")
             # blanks at a cell's beginning are cut, these are not
             branch = branch.replace(" ", "\N{NO-BREAK SPACE}")
-            edges = [edge(*pair) for pair in both(name)]
+            edges = [edge(PAIRS[name].parent, name), edge(name, f"{name}_torchcompile")]
             rows.append([f"`{branch}{name}`", *edges, PAIRS[name].purpose])
             grow(name, below)
 
@@ -145,13 +138,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--records", type=Path, help="print what this file says, and write nothing")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
     if args.records:
         print(said(args.records))
         return 0
     (ROOT / "ppo" / "diffs").mkdir(exist_ok=True)
-    found = stale(args.results)
+    found = stale(RESULTS)
     for path, text in found.items():
         print(f"{path.relative_to(ROOT)} {'is out of date' if args.check else 'is written'}")
         if args.check:
@@ -160,8 +152,8 @@ def main() -> int:
             path.unlink()
         else:
             path.write_text(text)
-    if not args.check and (figure := plots.learning(records_of(args.results / "learning.jsonl"))):
-        figure.savefig(args.results / "learning.png")
+    if not args.check and (figure := plots.learning(records_of(RESULTS / "learning.jsonl"))):
+        figure.savefig(RESULTS / "learning.png")
     return int(args.check and bool(found))
 
 

@@ -460,7 +460,7 @@ def test_throughput(tmp_path):
     assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 8 * 64
     assert 0 < found[1]["sps"] < found[0]["sps"] and "startup_s" not in found[0]
     assert found[1]["code"] == records.code(eager)
-    assert {tables.old_code(r) for r in found} == {False}
+    assert "by the scripts of commit" not in done.stdout
     assert 0.5 < found[1]["startup_s"], "it imports PyTorch"
     assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 8")
     assert "| counts | 17 |" in done.stdout and "| simulator alone |" in done.stdout
@@ -646,20 +646,19 @@ def test_agents_side_by_side(tmp_path, monkeypatch):
 
 
 def test_tree_counts_changed_lines(tmp_path, monkeypatch):
-    """A child whose parent has no file is a root; a script without a fast version has no number.
-    What ppo/diffs/ has is a link."""
+    """Each script under its parent; what ppo/diffs/ has is a link."""
     texts = {"a": "1\n2\n3\n\n4\n", "a_torchcompile": "1\n2 # fast\n3\n\n\n\n4\n5\n\n6\n"}
-    texts |= {"b": "1\n3\n4\n", "c": "0\n", "d": "0\n"}
+    texts |= dict.fromkeys(("b", "b_torchcompile"), "1\n3\n4\n")
+    texts |= dict.fromkeys(("c", "c_torchcompile"), "0\n")
     for name, text in texts.items():
         (tmp_path / f"{name}.py").write_text(text)
-    tree = {"a": (None, "A"), "b": ("a", "B"), "c": ("b", "C"), "d": ("x", "D"), "e": ("a", "E")}
+    tree = {"a": (None, "A"), "b": ("a", "B"), "c": ("b", "C")}
     monkeypatch.setattr(report, "PAIRS", {name: pairs.Pair(*about) for name, about in tree.items()})
     monkeypatch.setattr(report, "DIFFS", [("a", "a_torchcompile"), ("a", "b")])
     assert [line[2:-2].split(" | ") for line in report.tree(tmp_path).splitlines()[2:]] == [
         ["`a`", "", "[4 (2)](diffs/a_torchcompile.diff)", "A"],
-        ["`└─\xa0b`", "[1 (1)](diffs/a_to_b.diff)", "", "B"],
-        ["`\xa0\xa0\xa0└─\xa0c`", "4 (1)", "", "C"],
-        ["`d`", "", "", "D"],
+        ["`└─\xa0b`", "[1 (1)](diffs/a_to_b.diff)", "0 (0)", "B"],
+        ["`\xa0\xa0\xa0└─\xa0c`", "4 (1)", "0 (0)", "C"],
     ]
     shown = report.diffs(tmp_path)
     assert [path.name for path in shown] == ["a_torchcompile.diff", "a_to_b.diff"]

@@ -83,12 +83,9 @@ def test_fork(tmp_path, monkeypatch):
 def test_all_or_nothing(tmp_path):
     """Which patch, which file, which hunk, the way on; and no file, not even a folder."""
     two = PATCH + PATCH.replace("ppo.py", "ppo_rnd.py")
-    hunk = "@@ -212,0 +213 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):\n"
-    bare = re.sub(r"(?s)^@@.*", f"{hunk}+    v_loss = 2 * v_loss\n", PATCH, flags=re.MULTILINE)
     for name, text, said in (
         ("half", HALF, r"half.patch does not fit \S*ppo/ppo_torchcompile.py: hunk 1 of 2,"),
         ("two", two, "two.patch changes 2 files"),
-        ("bare", bare, "bare.patch has a hunk without lines of context, .*make it without -U0"),
     ):
         (tmp_path / f"{name}.patch").write_text(text)
         words = ["ppo", tmp_path / "idea/mine", "--patch", tmp_path / f"{name}.patch"]
@@ -143,15 +140,14 @@ def test_edited(tmp_path):
     fast.write_text(f"{before}# by hand\n")
     done = fork("ppo", eager, "--edited")
     assert "of which 1 lines are dropped, the first '# by hand'" in done.stdout
-    assert fast.with_name(f"{fast.name}~1").read_text() == f"{before}# by hand\n"
-    assert fast.with_name(f"{fast.name}~").read_text() == before
+    assert fast.with_name(f"{fast.name}~").read_text() == f"{before}# by hand\n"
     fast.unlink()  # as of a file that was copied alone
     assert fork("ppo", eager, "--edited").returncode == 0
     assert fast.read_text().splitlines() == lines
 
 
 def test_a_folder_keeps_the_name(tmp_path, monkeypatch):
-    """One that is there, or that ends with /; . and .., and names of modules, are refused."""
+    """One that is there, or that ends with /; names of modules are refused."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     for path in ("there", "new/sub/"):
@@ -161,11 +157,8 @@ def test_a_folder_keeps_the_name(tmp_path, monkeypatch):
         assert (tmp_path / path / "ppo_torchcompile.py").exists()
     assert fork("ppo", "there/", "--edited").returncode == 0
     for path, said in (
-        (".", "'.' is no name; ./ppo is one"),
-        ("..", "'..' is no name; ../ppo is one"),
         ("typing", "typing.py would be imported in place of 'typing'"),
         ("x/torch.py", "torch.py would be imported in place of 'torch'"),
-        (".py", "'.py' has no name"),
     ):
         assert len(refused(said, "ppo", path).splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"there", "new"}
@@ -200,7 +193,6 @@ def test_what_does_not_follow(tmp_path):
         assert text.count(old) == 1
         eager.write_text(text.replace(old, new))
         refused("change both by hand", name, eager, "--edited")
-    refused("has the FORMAT of ppo_atari", "ppo", eager, "--edited")
     refused("no --patch", "ppo", tmp_path / "none", "--edited", "--patch", "spo")
     assert "Nothing was written" in refused("none.py", "ppo", tmp_path / "none", "--edited")
     assert fast.read_text() == before and len([*tmp_path.iterdir()]) == 2

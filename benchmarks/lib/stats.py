@@ -23,17 +23,11 @@ def sps(runs: list[dict]) -> float:
     return median(values(runs))
 
 
-def ratio(records: list[dict], base: list[dict]) -> float | None:
-    """Median over rounds of steps/s over the base's in the same round; None without one."""
+def times(records: list[dict], base: list[dict]) -> str:
+    """Median over rounds of steps/s over the base's in the same round; empty without one."""
     base_sps = {r["round"]: r["sps"] for r in base}
     ratios = [r["sps"] / base_sps[r["round"]] for r in records if r["round"] in base_sps]
-    return median(ratios) if ratios else None
-
-
-def times(records: list[dict], base: list[dict], form: str = "{:.2f}") -> str:
-    """The same as text, empty without one."""
-    found = ratio(records, base)
-    return "" if found is None else form.format(found)
+    return f"{median(ratios):.2f}" if ratios else ""
 
 
 def rounds(records: list[dict]) -> str:

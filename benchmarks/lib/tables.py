@@ -69,16 +69,12 @@ def note(records: list[dict], what: str = "") -> str:
     days = {r["date"][:10] for r in records}
     machines = dict.fromkeys(map(machine, records))
     found = [*machines, " to ".join(sorted({min(days), max(days)}))]
-    old = {r["commit"] for r in records if old_code(r)}
+    timed = [(r, part(r["variant"])[0]) for r in records if "session" in r]
+    timed = [(r, name) for r, name in timed if name in SCRIPTS]
+    old = {r["commit"] for r, name in timed if r.get("code") != code(name)}
     found += [f"by the scripts of commit {', '.join(sorted(old))}"] * bool(old)
     said = "; ".join(filter(None, [what, *found]))
     return f"*{said[:1].upper()}{said[1:]}.*"
-
-
-def old_code(record: dict) -> bool:
-    """Whether a script of ppo/ whose speed was measured has changed since."""
-    name = part(record["variant"])[0]
-    return "session" in record and name in SCRIPTS and record.get("code") != code(name)
 
 
 # Steps per second
@@ -279,12 +275,6 @@ def recipe_table(records: list[dict]) -> str:
 # Ideas
 
 
-def changed_lines(idea: str) -> int:
-    """Added and removed lines of a patch of ppo/ideas."""
-    text = (ROOT / "ppo" / "ideas" / f"{idea}.patch").read_text()
-    return len(re.findall(r"(?m)^[+-]", text[text.index("\n@@") :]))
-
-
 def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     """Runs by (idea, task) without further flags, "none" being the script without: of each the
     newest text that was run, with the seeds that both have; only ideas that are still there."""
@@ -326,7 +316,9 @@ def effects_table(records: list[dict]) -> str:
         cell = f"{change:+.0%} [{low:+.0%} to {high:+.0%}]"
         cell = f"**{cell}**" if sure[idea] < 0.05 else cell
         each = [f"{x} {difference(a, b):+,.0f}" for x, (a, b) in sides[idea].items()]
-        row = [f"[`{idea}`]({idea}.patch)", str(changed_lines(idea)), cell]
+        text = (ROOT / "ppo" / "ideas" / f"{idea}.patch").read_text()
+        lines = re.findall(r"(?m)^[+-]", text[text.index("\n@@") :])
+        row = [f"[`{idea}`]({idea}.patch)", str(len(lines)), cell]
         row += ["< 0.001" if p < 0.0005 else f"{p:.3f}"]
         rows.append([*row, f"{np.mean(speed):.2f}" if speed else "", "; ".join(each)])
     runs = [r for same in found.values() for r in same]

@@ -98,9 +98,6 @@ def main() -> int:
     at = words.index("--") if "--" in words else len(words)
     args, common = parser.parse_args(words[:at]), words[at + 1 :]
     try:
-        for name in ("seeds", "jobs", "total_timesteps"):
-            if (value := getattr(args, name)) is not None and value < 1:
-                raise Failure(f"--{name.replace('_', '-')} {value}: give 1 or more")
         sides = [side(given, common) for given in args.sides]
         own = constants(sides[0].script.read_text())
         env_ids = [*dict.fromkeys(args.env_ids or [own["env_id"]])]

@@ -21,11 +21,9 @@ import argparse
 import os
 import re
 import shlex
-import site
 import subprocess
 import sys
 import tempfile
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from lib.pairs import PAIRS, versions
@@ -149,13 +147,6 @@ def new_pair(given: str, name: str) -> list[Path]:
     return [path.with_name(f"{stem}.py"), path.with_name(f"{stem}_torchcompile.py")]
 
 
-def shadows(stem: str, texts: list[str]) -> bool:
-    """Whether a script of that name would stand in for a module that scripts or theirs import."""
-    imported = re.findall(r"(?m)^ *(?:import|from) (\w+)", "\n".join(texts))
-    installed = PathFinder.find_spec(stem, site.getsitepackages())
-    return stem in sys.stdlib_module_names or stem in imported or installed is not None
-
-
 def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
     """Writes the fast version of an edited eager one. That before, whose own edits are dropped, is
     kept with a ~."""
@@ -203,8 +194,6 @@ def main() -> int:
         for path in mine:
             if path.exists():
                 raise Failure(f"{near(path)} is there already, and stays as it is")
-        if shadows(mine[0].stem, [path.read_text() for path in sources]):
-            raise Failure(f"{mine[0].name} would be imported in place of '{mine[0].stem}'")
         with tempfile.TemporaryDirectory() as place:
             for source, path in zip(sources, mine, strict=True):
                 copy = Path(place, "files", path.name)

@@ -4,12 +4,10 @@
 #   bash benchmarks/gpu.sh PART [RESULTS]   records go to RESULTS, or to benchmarks/results
 #
 # 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 HalfCheetah-v5 in 4,096 worlds of
-# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md, seeds
-# 1 to 3 as far as the time goes; 4 Breakout's other forms, and vectors captured, eager and on the CPU;
-# 5 other small scripts on the device and on the CPU. When a part's time is over, what still runs is
-# interrupted and what comes after it is left out; records are there as runs end. A part goes on with
-# its runs of learning, which are in RUNS, or in RESULTS/runs. COMMIT is put down where git knows none.
-# The copies that benchmarks/peers/cleanrl_leanrl.py makes join where PEERS names their folder.
+# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md; 4
+# small scripts on the device, eager there, and on the CPU. When a part's time is over, what still
+# runs is interrupted, and a part goes on with its runs of learning. COMMIT is put down where git
+# knows none. The copies that peers/cleanrl_leanrl.py makes join where PEERS names their folder.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,7 +15,7 @@ atari=ppo_atari_envpool fast=ppo_atari_envpool_torchcompile full=$fast:compile+c
 pong="--num-envs 16 --num-minibatches 16 --update-epochs 3 --learning-rate 1e-3 --clip-coef 0.2"
 pong+=" --no-clip-vloss --vf-coef 4"
 warp=ppo_continuous_action_warp worlds=4096 warp_steps=16000000
-rounds=3 iterations=16 steps=1800000 many=64 most=256 seeds="1 2 3" minutes=4 slow=90
+rounds=3 iterations=16 steps=1800000 many=64 seeds="1 2 3" minutes=4 slow=90
 limit=${LIMIT:-240} workers=${WORKERS:-8}
 
 run() { # COMMAND..., within the part's time; what fails does not stop the part
@@ -71,16 +69,7 @@ part() {
       done
       ;;
     4)
-      throughput --rounds 1 --iterations $iterations --variants $full $full+bfloat16 $fast:cudagraphs \
-        $fast:compile $atari
-      throughput --rounds 1 --iterations $((iterations / 2)) --num-envs $most --variants $full $atari
-      for name in ppo_continuous_action ppo_continuous_action_envpool ppo_envpool; do
-        throughput --rounds 1 --iterations $iterations --variants ${name}_torchcompile:compile+no-cuda \
-          ${name}_torchcompile:compile+cudagraphs $name
-      done
-      ;;
-    5)
-      for name in ppo ppo_lstm ppo_pixels ppo_trxl; do
+      for name in ppo ppo_continuous_action ppo_lstm ppo_pixels ppo_trxl; do
         throughput --rounds 1 --iterations $iterations --variants ${name}_torchcompile:compile+no-cuda \
           ${name}_torchcompile:compile+cudagraphs $name $name:no-cuda
       done
@@ -88,8 +77,8 @@ part() {
   esac
 }
 
-if [[ ${1:-} != [1-5] ]]; then
-  echo "usage: bash benchmarks/gpu.sh 1|2|3|4|5 [RESULTS]" >&2
+if [[ ${1:-} != [1-4] ]]; then
+  echo "usage: bash benchmarks/gpu.sh 1|2|3|4 [RESULTS]" >&2
   exit 2
 fi
 results=${2:-benchmarks/results}

@@ -9,20 +9,11 @@
     python benchmarks/learning.py --ideas rpo spo --seeds 301 302   # with these patches and without
 
 A run that has a record is not run again, while its script's code is the same. Each adds a line to
-results/learning.jsonl: all of its summary.json, the command, the commit, the machine, and its
-curve, some 100 points (environment steps, seconds since the start of the process, mean return of
-the games that ended since the last point). Each compiles with an empty cache.
-
-With --runs-dir FOLDER and --minutes M a long run is made in stretches: the same command again goes
-on with what is in FOLDER. With --eval-games N what a run has learned plays N games by ppo_eval,
-`eval`, and N by the most likely actions, `eval_deterministic`; `seconds` leaves that out. --recipes
-takes variant, environment and steps from ppo/recipes.toml. --ideas forks each variant with patches
-of ppo/ideas, as `./run.sh fork` does; their records are in results/ideas.jsonl.
-
-Of another system the curve is made from what it prints (lib/runs.py); `pair` is what it is compared
-with, the pair of the last of --variants. As many runs at once as there are cores have one each,
-`cores` is then 1; fewer or more share all of them, so that their seconds are longer than those of a
-run alone.
+results/learning.jsonl, or with --ideas, which forks each variant with patches of ppo/ideas, to
+ideas.jsonl. With --runs-dir FOLDER and --minutes M a long run is made in stretches: the same
+command again goes on with what is in FOLDER. With --eval-games N what a run has learned plays N
+games by ppo_eval, `eval`, and N by the most likely actions, `eval_deterministic`. A peer stands
+beside the pair of the last of --variants. Fewer runs at once than cores, or more, share all cores.
 """
 
 import argparse
@@ -88,9 +79,6 @@ def main() -> int:
     given = [args.variants, args.env_ids, args.total_timesteps]
     if args.recipes and given != [None] * 3:
         parser.error("--recipes have variants, environments and steps of their own")
-    for name in ("total_timesteps", "jobs"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            parser.error(f"--{name.replace('_', '-')} {value}: give 1 or more")
     variants = args.variants or (MANY if args.ideas else BOTH)
     steps = args.total_timesteps or 1_000_000
     path = args.results / ("ideas.jsonl" if args.ideas else "learning.jsonl")

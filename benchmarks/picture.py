@@ -76,8 +76,6 @@ def main() -> int:
     wrong = [f"{run}: no record with --eval-games" for run in args.runs if run.name not in found]
     if args.out.suffix not in (".webp", ".gif"):
         wrong.append(f"--out {args.out}: give a name that ends in .webp or .gif")
-    if min(args.height, args.seconds * FPS) < 1:
-        wrong.append("give 1 or more --height, and 0.05 or more --seconds")
     if wrong:
         warn(wrong[0])
         return 2

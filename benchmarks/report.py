@@ -86,12 +86,12 @@ def whole_diff() -> str:
 def parts(folder: Path) -> dict[str, str]:
     """Each marked part's text."""
     learning, gpu = records_of(folder / "learning.jsonl"), read(folder / "gpu.jsonl")
-    together = tables.sitting(read(folder / "throughput.jsonl"))
+    together = tables.newest(read(folder / "throughput.jsonl"))
     return {
         "diff": whole_diff(),
         "front": together and tables.front(together),
         "speeds": together and tables.speeds(together),
-        "gpu": gpu and tables.speeds(tables.sessions(gpu, every=True)),
+        "gpu": gpu and tables.speeds(tables.sessions(gpu)),
         "returns": learning and tables.returns(learning),
         "recipes": tables.recipe_table(learning),
         "tree": tree(),
@@ -122,16 +122,11 @@ def stale(folder: Path) -> dict[Path, str | None]:
 
 
 def said(path: Path) -> str:
-    """What a file of records says: speeds, runs, or whatever fields all of them have."""
+    """What a file of records says, of throughput.py or of learning.py."""
     records = read(path)
     if all({"session", "pair", "round"} <= r.keys() for r in records):
-        return tables.speeds(tables.sessions(records, every=True), log=True)
-    if all({"seed", "variant", "mean_return"} <= r.keys() for r in records):
-        return tables.runs_table(records_of(path))
-    dull = {"cpu", "gpu", "cores", "commit", "date", "command", "session"}
-    names = [x for x in records[0] if x not in dull and all(x in r for r in records)]
-    names = [x for x in names if not any(isinstance(r[x], dict | list) for r in records)]
-    return tables.rows_of(names, [[str(r[x]) for x in names] for r in records])
+        return tables.speeds(tables.sessions(records), log=True)
+    return tables.runs_table(records_of(path))
 
 
 def main() -> int:

@@ -77,15 +77,9 @@ def run_rounds(cases: list, rounds: int, path: Path, limit: float) -> tuple[str,
 
 def of_all_pairs() -> list[str]:
     """The variants that are measured by default."""
-    cuda, found = records.machine()["gpu"] is not None, []
-    graphs = "+cudagraphs" if cuda else ""
+    how, found = "compile+cudagraphs" if records.machine()["gpu"] else "compile", []
     for name in (name for name in PAIRS if "multigpu" not in name):
-        fast = f"{name}_torchcompile"
-        found += [name, f"{fast}:compile{graphs}"]
-        if name == "ppo_atari_envpool":
-            found += [f"{fast}:compile{graphs}+bfloat16"]
-        elif cuda:  # networks this small may be as fast without
-            found += [f"{name}:no-cuda", f"{fast}:compile+no-cuda"]
+        found += [name, f"{name}_torchcompile:{how}"]
         if not name.endswith(("rnd", "trxl", "warp")):  # which it does not have
             found += [f"sb3:{name}"]
     return found
@@ -107,8 +101,6 @@ def main() -> int:
     iterations = args.iterations or (6 if args.quick else ITERATIONS)
     rounds = args.rounds or (1 if args.quick else 5)
     results = args.results or (Path("runs") / "bench" if args.quick else records.RESULTS)
-    if iterations < 4 or rounds < 1:
-        parser.error("give 4 iterations or more, 3 of them are burn-in, and 1 round or more")
     variants, cases = args.variants or of_all_pairs(), []
     path = results / "throughput.jsonl"
     with TemporaryDirectory() as place:

@@ -280,13 +280,6 @@ def test_what_is_no_score_is_named_and_the_others_count(fake):
     assert done.returncode == 1 and "| `ppo` | 0 |" in done.stdout and "minus" not in done.stdout
 
 
-@pytest.mark.parametrize("flags", [["--seeds", 0], ["--seeds", -1], ["--total-timesteps", 0]])
-def test_numbers_without_sense_are_refused(flags, fake):
-    done = command("compare", *fake.words, *flags)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and not done.stdout
-    assert " ".join(map(str, flags)) in done.stderr and not fake.path.parent.exists()
-
-
 def test_a_comparison_counts_a_seed_once(fake):
     """Of files that were joined, of an environment given twice."""
     command("compare", *fake.words)
@@ -466,7 +459,7 @@ def test_throughput(tmp_path):
     assert "| counts | 17 |" in done.stdout and "| simulator alone |" in done.stdout
 
 
-@pytest.mark.parametrize("part", "12345")
+@pytest.mark.parametrize("part", "1234")
 def test_gpu_parts_ask_for_what_there_is(part, tmp_path):
     """By a python3 that says what it was asked: scripts, variants and flags exist."""
     python3 = tmp_path / "python3"
@@ -488,6 +481,7 @@ def test_gpu_parts_ask_for_what_there_is(part, tmp_path):
 def session(variant, sps, **more):
     """Records of a case, one a round, as throughput.py appends them."""
     fields = {"variant": variant, "pair": EAGER, "num_envs": 1, "startup_s": 2.0, "commit": "c"}
+    fields["game"] = None
     fields |= {"session": "2026-01-02T03", "date": "2026-01-02T03", "global_step": 6144}
     fields |= {"cpu": "P", "cores": 2, "gpu": None, "versions": {"torch": "1"}, "cold_cache": True}
     return [{**fields, "round": i, "sps": value, **more} for i, value in enumerate(sps, 1)]
@@ -503,8 +497,8 @@ def test_speeds():
     old = [r | {"session": "2025", "sps": 1.0} for r in found]
     half = [r | {"session": "2027"} for r in found if r["variant"] != EAGER]
     more = [r | {"session": "2028", "num_envs": 8} for r in found]
-    (shown,) = tables.sitting(old + found + half + more)
-    assert shown == found and tables.sitting([]) == []
+    (shown,) = tables.newest(old + found + half + more)
+    assert shown == found and tables.newest([]) == []
     text = tables.speeds([shown])
     assert [cells(row)[1:] for row in text.splitlines()[2:5]] == [
         ["eager version", "100", "1.00", "0.12", "167"],
@@ -553,14 +547,13 @@ def test_a_change_over_several_tasks():
 
 
 def test_curves():
-    """Seeds as one: means since the last point, a line over points without an episode, seconds at
-    equal steps. A score is met by a mean of a twentieth of the run, not by one good point."""
+    """Seeds as one: means since the last point, a line over points without an episode. A score is
+    met by a mean of a twentieth of the run, not by one good point."""
     found = learned(EAGER, *range(8), total_timesteps=400)
     for i, run in enumerate(found):
         run["curve"] = [[50, 1, i], [100, i, i + 2.0], [300, 20.0, i + 9.0], [400, 40.0, 5.0]]
-    steps, seconds, mean, std = stats.seeds_as_one(found, points=4)
+    steps, mean, std = stats.seeds_as_one(found, points=4)
     assert steps.tolist() == [100, 200, 300, 400]
-    assert seconds.tolist() == [3.5, 11.75, 20, 40]
     assert mean.tolist() == [4.5, 8.5, 12.5, 5]
     assert std.tolist() == [6**0.5, 6**0.5, 6**0.5, 0]
     (run,) = learned(FAST, 1)
@@ -677,11 +670,9 @@ def test_pages_are_filled(tmp_path):
 
 
 def test_a_file_of_records_is_printed(tmp_path):
-    other = [{"fault": "nan", "finished": True}, {"fault": "inf", "said": "x", "finished": False}]
     speeds = session("simulator", [8000.0]) + session(EAGER, [2000.0])
     for lines, row in (
         (learned(EAGER, 1, 2), "| 1.5 ± 0.7 (2 seeds) | 1.5 | 0: 1.0, 1: 2.0 |"),
-        (other, "| fault | finished |\n| --- | --: |\n| nan | True |\n| inf | False |\n"),
         (speeds, f"| `{EAGER}` (1) | eager version | 2,000 | 1.00 | 0.25 |"),
     ):
         (tmp_path / "x").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

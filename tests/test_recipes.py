@@ -126,8 +126,6 @@ def test_what_a_script_refuses_ends_before_a_trial(here, tmp_path):
     for flags, words in (
         (["--env-id", "Pendulum-v1"], "must be Discrete"),
         (["--script", "nope"], "no script 'nope'"),
-        (["--jobs", 0], "4096 or more --total-timesteps"),
-        (["--trials", -3], "4096 or more --total-timesteps"),
         (["--total-timesteps", 4095], "4096 or more --total-timesteps"),
     ):
         done = command("tune", *ASKED, *flags)

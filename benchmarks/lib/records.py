@@ -32,7 +32,6 @@ SCRIPTS = sorted(
 )
 # versions that a record names
 LIBRARIES = "torch tensordict envpool ale_py gymnasium mujoco numpy stable_baselines3".split()
-SPS = re.compile(r"SPS: ([\d.]+)")  # as other systems are made to print it
 BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<00:02, ...]
 # settings of threads and memory, which a script makes itself
 NOT_INHERITED = "OMP_NUM_THREADS OMP_WAIT_POLICY MKL_NUM_THREADS GOMP_SPINCOUNT".split()
@@ -222,11 +221,6 @@ def scalars(run_dir: Path, tag: str) -> list:
     return events(run_dir).get(tag, [])
 
 
-def startup_s(run_dir: Path, start: float) -> float:
-    """Seconds from `start`, a time.time(), to the end of a run's first iteration."""
-    return scalars(run_dir, "charts/learning_rate")[0].wall_time - start
-
-
 def machine() -> dict:
     """What a figure depends on: processor, cores that this process may use, GPU, versions."""
     import torch
@@ -357,11 +351,6 @@ def timed_lines(
             said = [line for line in said.splitlines() if line.strip() and not BAR.search(line)]
             raise Failure(f"status {status}: {(said or ['no output'])[-1].strip()[-300:]}")
         return lines
-
-
-def matches(pattern: re.Pattern, lines: list[tuple[float, str]]) -> list[tuple[float, re.Match]]:
-    """(seconds, match) of all that a pattern finds in timed lines."""
-    return [(at, match) for at, line in lines for match in pattern.finditer(line)]
 
 
 def python(script: str, *flags) -> list[str]:

@@ -27,6 +27,8 @@ from tqdm import tqdm
 
 KEY = ("code", "flags", "env_id", "seed", "total_timesteps")
 POINTS = 100  # of a curve, about
+# as other systems are made to print them
+SPS = re.compile(r"SPS: ([\d.]+)")
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.einfa]+)")
 
 
@@ -205,7 +207,8 @@ def train(job: dict, side: Side, runs=None, limit=None, cache=None) -> dict:
         found = json.loads(found[0].read_text())
         found |= {"date": records.now(), "seconds": round(seconds, 1), "run": run_dir.name}
         found["command"] = records.shown([sys.executable, str(side.script), *flags])
-        return found | {"startup_s": records.startup_s(run_dir, start), "curve": learned}
+        first = records.scalars(run_dir, "charts/learning_rate")[0].wall_time
+        return found | {"startup_s": first - start, "curve": learned}
 
 
 def train_peer(job: dict, side: Side, limit, cache) -> dict:
@@ -219,8 +222,10 @@ def train_peer(job: dict, side: Side, limit, cache) -> dict:
         words[:2] = records.python(words[1])
     lines = records.timed_lines(words, records.cold(cache) if cache else None, limit)
     found = {"date": records.now(), "seconds": round(time.time() - start, 1)}
-    games = [(int(x[1]), at, float(x[2])) for at, x in records.matches(EPISODE, lines)]
-    speeds = [(at, float(match[1])) for at, match in records.matches(records.SPS, lines)]
+    games, speeds = [], []
+    for at, line in lines:
+        games += [(int(x[1]), at, float(x[2])) for x in EPISODE.finditer(line)]
+        speeds += [(at, float(x[1])) for x in SPS.finditer(line)]
     found |= {"command": command, "complete": True, "sps": None}
     if speeds:
         found |= {"startup_s": speeds[0][0], "sps": speeds[-1][1]}

@@ -61,18 +61,17 @@ def iqm(sample: list[float]) -> tuple[float, float, float]:
 
 
 def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
-    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
-    seconds until then; mean and standard deviation of the returns since the last point."""
+    """Curves of several seeds as one, (3, points): environment steps; mean and standard deviation
+    over seeds of the returns since the last point."""
     ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
-    seconds, rows = [], []
-    for steps, at, returns in (np.transpose(run["curve"]) for run in runs):
+    rows = []
+    for steps, _, returns in (np.transpose(run["curve"]) for run in runs):
         bins = np.searchsorted(ends, steps) - 1
         means = {x: returns[bins == x].mean() for x in sorted({*bins})}
         # where no episode ended, a line between its neighbours
         rows.append(np.interp(range(points), list(means), list(means.values())))
-        seconds.append(np.interp(ends[1:], steps, at))
     spread = np.std(rows, 0, ddof=len(rows) > 1)
-    return np.array([ends[1:], np.mean(seconds, 0), np.mean(rows, 0), spread])
+    return np.array([ends[1:], np.mean(rows, 0), spread])
 
 
 def permutation_p(a: list[float], b: list[float]) -> float:

@@ -38,7 +38,6 @@ PUBLISHED = {  # by CleanRL's script: mean and standard deviation over 3 seeds, 
 NAMES = {"simulator": "simulator alone", "sb3": "Stable-Baselines3"}
 FAST, EAGER, SIMULATOR = "fast version", "eager version", NAMES["simulator"]
 FRONT = "ppo", "ppo_continuous_action", "ppo_continuous_action_envpool", "ppo_atari_envpool"
-MACHINE = ("cpu", "cores", "gpu")
 SEEDS, ENOUGH = 3, 5  # of a row at least; of a permutation test, each side
 
 
@@ -95,28 +94,24 @@ def system(record: dict) -> str:
     return ", ".join([said, *sorted(flags), *ranks]) + "".join(f" {word}" for word in more)
 
 
-def sessions(records: list[dict], every: bool = False) -> list[list[dict]]:
-    """Of each pair, number of environments and machine the newest session, or every one, in the
-    pairs' order."""
-    in_time = sorted(records, key=lambda r: r["session"])
-    cases = groups(in_time, "pair", "num_envs", "game", *MACHINE).values()
-    found = [[*groups(case, "session").values()][-1 if not every else 0 :] for case in cases]
-    found, order = [same for case in found for same in case], [*PAIRS]
-    return sorted(found, key=lambda same: (order.index(same[0]["pair"]), same[0]["num_envs"]))
+def sessions(records: list[dict]) -> list[list[dict]]:
+    """What was measured side by side, in the pairs' order, the newest last."""
+    found = groups(records, "pair", "num_envs", "session").values()
+    order = {name: i for i, name in enumerate(PAIRS)}
+    return sorted(
+        found, key=lambda same: (order[same[0]["pair"]], same[0]["num_envs"], same[0]["session"])
+    )
 
 
-def sitting(records: list[dict]) -> list[list[dict]]:
-    """What stands side by side: the sessions with both versions on the script's own environments,
-    of the machine with most pairs."""
-    own = [r for r in records if r["num_envs"] == defaults(r["pair"])["num_envs"]]
-    own = [r for r in own if r.get("game") is None]
-    both = [
-        same
-        for same in groups(own, "session", "pair").values()
-        if {EAGER, FAST} <= {system(r) for r in same}
-    ]
-    machines = groups([r for same in both for r in same], *MACHINE).values()
-    return max(map(sessions, machines), key=len, default=[])
+def newest(records: list[dict]) -> list[list[dict]]:
+    """Of each pair the newest session with both versions, on the script's own environments."""
+    found = {}
+    for same in sessions(records):
+        name, num_envs, game = (same[0][x] for x in ("pair", "num_envs", "game"))
+        both = {EAGER, FAST} <= {system(r) for r in same}
+        if both and num_envs == defaults(name)["num_envs"] and game is None:
+            found[name] = same
+    return [*found.values()]
 
 
 def speeds(shown: list[list[dict]], log: bool = False) -> str:

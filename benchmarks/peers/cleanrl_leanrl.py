@@ -4,10 +4,9 @@
     cd ../peers && python leanrl_ppo_continuous_action_torchcompile.py --compile
 
 The folders are clones of https://github.com/vwxyzjn/cleanrl, commit fe8d8a03c4, and of
-https://github.com/pytorch-labs/LeanRL, commit 8dbb6336b7; where a text is missing that an edit
-replaces, nothing is written. Edited is what EnvPool 1.2, Gymnasium 1 and NumPy 2 ask for, and what
-a comparison needs: `SPS: x` after each iteration, of the steps after the first 3 of them as ours,
-and `global_step=N, episodic_return=X` after each episode. What they compute stays as it is.
+https://github.com/pytorch-labs/LeanRL, commit 8dbb6336b7. Edited is what EnvPool 1.2, Gymnasium 1
+and NumPy 2 ask for, and what a comparison needs: `SPS: x` after each iteration, of the steps after
+the first 3, and `global_step=N, episodic_return=X` after each episode. What they compute stays.
 """
 
 import argparse

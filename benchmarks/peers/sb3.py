@@ -2,14 +2,10 @@
 
     python benchmarks/peers/sb3.py ppo_atari_envpool --total-timesteps 12288
 
-Its hyper-parameters are the script's. Prints `global_step=N, episodic_return=X` after each episode,
-X the sum of raw rewards, and `SPS: x` after each iteration: the steps/s so far, from the fourth on
-after the same burn-in as the scripts have. Networks, batch sizes, epochs and clipping are the same;
-vf_coef is halved, as its value loss lacks the factor of 0.5. It has its own environment loop, and
-on EnvPool and ALE it trains on the rows that are no transition. RecurrentPPO has the script's
-networks, with PyTorch's initialisation of an LSTM; on pixels its critic reads the actor's LSTM and
-sends no gradient into it. With one minibatch its sequences are the script's. Several agents come by
-SuperSuit's vector environment; they all have to end together.
+Its hyper-parameters and networks are the script's; benchmarks/README.md says what differs. Prints
+`global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, and `SPS: x` after
+each iteration, from the fourth on without the burn-in. Several agents come by SuperSuit's vector
+environment; they all have to end together.
 """
 
 import argparse
@@ -99,14 +95,10 @@ def main() -> None:
         def get_attr(self, name, indices=None):
             return [None] * self.num_envs
 
-        def set_attr(self, name, value, indices=None):
-            raise NotImplementedError
-
-        def env_method(self, name, *args, indices=None, **kwargs):
-            raise NotImplementedError
-
         def env_is_wrapped(self, wrapper, indices=None):
             return [False] * self.num_envs
+
+        set_attr = env_method = None  # abstract, and not called
 
     class Layer(BaseFeaturesExtractor):
         """The layer that stands before the LSTM in the script's networks."""

@@ -172,41 +172,26 @@ class Pair:
         with simulated(path.stem, compares) as device:
             return curves(self.train(path, *flags, name=f"gpu-{name}", gpu=True, watch=2)), device
 
-    def unsaid(self, path: Path, waits: set) -> list[str]:
-        """Lines from `# Rollout` to `# Log` where the host waits, and no comment says `sync`."""
-        main = self.mains[path]
-        first, last = main.at("# Rollout"), main.at("# Log")
-        if float("inf") in (first, last):
-            return [f"not looked for in {path.name}, which has no '# Rollout' or no '# Log'"]
-        lines = enumerate(main.lines, 1)
-        said = {i for i, line in lines if re.search(r"\bsync\b", line.partition("#")[2])}
-        found = {x[0] for x in waits if x and first < x[-1] <= last and not said.intersection(x)}
-        return [f"{path.name}:{number}" for number in sorted(found)]
-
     def on_a_gpu(self) -> str:
         """On a simulated one: the eager version's first two updates have the losses of the CPU; the
         fast one's CUDA graphs can be captured, and their replays do what the calls would."""
         try:
-            eager, device = self.simulated(self.eager, name="eager")
+            eager, _ = self.simulated(self.eager, name="eager")
         except Failure as end:
             if "Warp finds no GPU" in str(end):
                 return f"not simulated: {end}"
             raise
         near = assert_close(self.curves[self.eager], eager, 2, self.bound)
-        unsaid = self.unsaid(self.eager, device.waits)
         graphs = ["--cudagraphs"] * ("cudagraphs: bool" in self.mains[self.fast].text)
-        called, device = self.simulated(self.fast, *graphs, name="called", compares=True)
-        unsaid += self.unsaid(self.fast, device.waits)
+        called, _ = self.simulated(self.fast, *graphs, name="called", compares=True)
         replayed, device = self.simulated(self.fast, *graphs, name="replayed")
         assert device.replays or not graphs, f"{self.fast.name}: --cudagraphs replays no graph"
         for tag, points in called.items():
             for (step, a), (_, b) in zip(points, replayed[tag], strict=True):
                 said = f"{tag} at step {step}: {b:.9g} by replays, {a:.9g} by calls"
                 assert a == b or (a != a and b != b), f"{self.fast.name}: {said}"
-        said = [f"simulated: eager losses within {near:.1g} of their size"]
-        said += [f"{device.replays} replays equal calls"]
-        said += [f"waits without `sync`: {', '.join(unsaid)}" if unsaid else "waits say `sync`"]
-        return "; ".join(said)
+        replays = f"{device.replays} replays equal calls"
+        return f"simulated: eager losses within {near:.1g} of their size; {replays}"
 
     def scored(self) -> str:
         """By ppo_eval, in a process, both versions' runs."""

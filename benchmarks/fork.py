@@ -52,12 +52,11 @@ def apply(patch: Path, path: Path, shown: str) -> None:
     body = f"--- a/{path.name}\n+++ b/{path.name}\n{body}"
     # in no repository: within one, git apply leaves out what is not below its folder
     env = os.environ | {"LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(path.parents[1].resolve())}
-    for flags in ([], ["--reject", "--verbose"]):  # the second time to learn which hunks fail
-        words = ["git", "apply", "--whitespace=nowarn", *flags, "-"]
-        piped = {"input": body, "capture_output": True, "text": True}
-        done = subprocess.run(words, cwd=path.parent, env=env, **piped)
-        if done.returncode == 0:
-            return
+    words = ["git", "apply", "--whitespace=nowarn", "--reject", "--verbose", "-"]
+    piped = {"input": body, "capture_output": True, "text": True}
+    done = subprocess.run(words, cwd=path.parent, env=env, **piped)
+    if done.returncode == 0:
+        return
     failed = [int(n) for n in re.findall(r"Rejected hunk #(\d+)", done.stderr)]
     said = "; ".join(f"hunk {n} of {len(hunks)}, '{hunks[n - 1]}'" for n in failed)
     raise Misfit(f"{near(patch)} does not fit {shown}: {said or done.stderr.strip()}")
@@ -104,13 +103,11 @@ def merged(patch: Path, path: Path, before: str) -> str:
 
 def idea(given: str) -> Path:
     """The patch that a name in ppo/ideas or a path stands for; Failure names the ideas."""
-    path, named = Path(given).expanduser(), IDEAS / f"{given}.patch"
-    if not path.is_file() and named.is_file():
-        return named
-    if not path.is_file():
-        names = " ".join(sorted(patch.stem for patch in IDEAS.glob("*.patch")))
-        raise Failure(f"no patch '{given}'; ppo/ideas has {names}")
-    return path
+    for path in (Path(given).expanduser(), IDEAS / f"{given}.patch"):
+        if path.is_file():
+            return path
+    names = " ".join(sorted(patch.stem for patch in IDEAS.glob("*.patch")))
+    raise Failure(f"no patch '{given}'; ppo/ideas has {names}")
 
 
 def heading(patch: Path) -> dict[str, str]:
@@ -163,10 +160,6 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
     if fast.exists() and fast.read_text() != text:
         before = fast.replace(fast.with_name(f"{fast.name}~"))
         kept = f"; the one before is {near(before)}"
-        lines = {*text.splitlines(), *sources[1].read_text().splitlines()}
-        gone = [x.strip() for x in before.read_text().splitlines() if x not in lines]
-        if gone:
-            kept += f", of which {len(gone)} lines are dropped, the first '{gone[0]}'"
     fast.write_text(text)
     print(f"{near(fast)} has the edits of {near(eager)}{kept}. Next:")
     print(f"  check    {door()} check {near(eager)} --compile")
@@ -215,11 +208,8 @@ def main() -> int:
     except (Failure, OSError) as failure:
         print(f"run.sh fork: {failure}. Nothing was written.", file=sys.stderr)
         if isinstance(failure, Misfit):
-            again = f"{door()} fork {args.name} {near(mine[0])} --edited"
             print(
-                "To merge what does not fit: fork without it, make the change in "
-                f"{near(mine[0])}, then\n    {again}",
-                file=sys.stderr,
+                "To merge it: fork without it, edit that, and fork with --edited", file=sys.stderr
             )
         return 2
     run, (eager, fast), source = door(), map(near, mine), near(sources[0])

@@ -5,9 +5,8 @@
 #
 # 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 HalfCheetah-v5 in 4,096 worlds of
 # MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md; 4
-# small scripts on the device, eager there, and on the CPU. When a part's time is over, what still
-# runs is interrupted, and a part goes on with its runs of learning. COMMIT is put down where git
-# knows none. The copies that peers/cleanrl_leanrl.py makes join where PEERS names their folder.
+# small scripts on the device, eager there, and on the CPU. A part goes on with its runs of learning.
+# COMMIT is put down where git knows none. Copies of peers/cleanrl_leanrl.py are in the folder PEERS.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -15,16 +14,13 @@ atari=ppo_atari_envpool fast=ppo_atari_envpool_torchcompile full=$fast:compile+c
 pong="--num-envs 16 --num-minibatches 16 --update-epochs 3 --learning-rate 1e-3 --clip-coef 0.2"
 pong+=" --no-clip-vloss --vf-coef 4"
 warp=ppo_continuous_action_warp worlds=4096 warp_steps=16000000
-rounds=3 iterations=16 steps=1800000 many=64 seeds="1 2 3" minutes=4 slow=90
+rounds=3 iterations=16 steps=1800000 many=64 minutes=4 slow=90
 limit=${LIMIT:-240} workers=${WORKERS:-8}
 
 run() { # COMMAND..., within the part's time; what fails does not stop the part
   local left=$((until - SECONDS)) begin=$SECONDS
   echo "$ $*"
-  if [ $left -lt 5 ]; then
-    echo "gpu.sh: no time left" >&2
-    return
-  fi
+  [ $left -ge 5 ] || return 0
   timeout -s INT -k 20 $left "$@" || echo "gpu.sh: status $?: $*" >&2
   echo "# $((SECONDS - begin)) s"
 }
@@ -64,9 +60,7 @@ part() {
         --variants $full "${peers[@]}"
       ;;
     3)
-      for seed in $seeds; do
-        learning --env-ids Pong-v5 --seeds "$seed" --total-timesteps $steps --variants "$full $pong"
-      done
+      learning --env-ids Pong-v5 --seeds 1 2 3 --total-timesteps $steps --variants "$full $pong"
       ;;
     4)
       for name in ppo ppo_continuous_action ppo_lstm ppo_pixels ppo_trxl; do

@@ -4,8 +4,7 @@
     python benchmarks/report.py --check          # changes nothing; status 1 if one is out of date
     python benchmarks/report.py --records FILE   # prints what a file of records says, run by run
 
-A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in one of PAGES. Speeds are of the newest
-session of each pair; where a script has changed since, the commit that was measured is named.
+A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in one of PAGES.
 """
 
 import argparse
@@ -103,30 +102,17 @@ def filled(text: str, found: dict[str, str]) -> str:
     """The text with each marked part that there is replaced."""
 
     def fill(mark: re.Match) -> str:
-        name = mark[1]
-        if name not in found:
-            return mark[0]
-        return f"<!-- {name} -->\n{found[name] or NONE}\n<!-- /{name} -->"
+        return f"<!-- {mark[1]} -->\n{found[mark[1]] or NONE}\n<!-- /{mark[1]} -->"
 
     return MARK.sub(fill, text)
 
 
-def stale(folder: Path) -> dict[Path, str | None]:
-    """Pages and diffs that are not as records and scripts have them now, as they should be; None
-    for a diff that should not be there."""
+def stale(folder: Path) -> dict[Path, str]:
+    """Pages and diffs that are not as records and scripts have them now, as they should be."""
     found = parts(folder)
     wanted = {ROOT / page: filled((ROOT / page).read_text(), found) for page in PAGES} | diffs()
-    wanted |= {x: None for x in (ROOT / "ppo" / "diffs").iterdir() if x not in wanted}
     texts = {path: path.read_text() if path.exists() else None for path in wanted}
     return {path: text for path, text in wanted.items() if text != texts[path]}
-
-
-def said(path: Path) -> str:
-    """What a file of records says, of throughput.py or of learning.py."""
-    records = read(path)
-    if all({"session", "pair", "round"} <= r.keys() for r in records):
-        return tables.speeds(tables.sessions(records), log=True)
-    return tables.runs_table(records_of(path))
 
 
 def main() -> int:
@@ -135,17 +121,17 @@ def main() -> int:
     parser.add_argument("--records", type=Path, help="print what this file says, and write nothing")
     args = parser.parse_args()
     if args.records:
-        print(said(args.records))
+        records = read(args.records)
+        if all({"session", "pair", "round"} <= r.keys() for r in records):
+            print(tables.speeds(tables.sessions(records), log=True))
+        else:
+            print(tables.runs_table(records_of(args.records)))
         return 0
     (ROOT / "ppo" / "diffs").mkdir(exist_ok=True)
     found = stale(RESULTS)
     for path, text in found.items():
         print(f"{path.relative_to(ROOT)} {'is out of date' if args.check else 'is written'}")
-        if args.check:
-            continue
-        if text is None:
-            path.unlink()
-        else:
+        if not args.check:
             path.write_text(text)
     if not args.check and (figure := plots.learning(records_of(RESULTS / "learning.jsonl"))):
         figure.savefig(RESULTS / "learning.png")

@@ -5,10 +5,9 @@
     python benchmarks/throughput.py --variants ppo_atari_envpool \\
         --peer CleanRL='python ../peers/cleanrl_ppo_atari_envpool.py --num-envs {num_envs}'
 
-Interleaved: each round runs every case once, each in a process of its own, so that what else the
-machine does falls on all of them. Each run adds a line to results/throughput.jsonl. In the first
-round nothing that was compiled before is used. A peer prints `SPS: x` after each iteration, as the
-copies do that peers/cleanrl_leanrl.py makes; of several pairs peers stand beside the first.
+Each round runs every case once, each in a process of its own. Each run adds a line to
+results/throughput.jsonl. A peer prints `SPS: x` after each iteration, as the copies do that
+peers/cleanrl_leanrl.py makes; of several pairs peers stand beside the first.
 """
 
 import argparse
@@ -29,7 +28,7 @@ SIMULATOR = "python benchmarks/lib/simulator.py {} --env-id {{env_id}} --num-env
 
 
 def cases_of(
-    name: str, variants: list[str], num_envs: int, iterations: int, env_id: str | None, place: Path
+    name: str, variants: list[str], num_envs: int, iterations: int, place: Path
 ) -> list[tuple[dict, Side]]:
     """Jobs on the environments of the pair `name`: the simulator's first, then the variants'."""
     script, own = records.ROOT / "ppo" / f"{name}.py", records.defaults(name)
@@ -40,8 +39,8 @@ def cases_of(
         side.command += f" {shlex.join(more)}" if side.command else ""
         sides.append(side)
     steps = iterations * num_envs * own["num_steps"]
-    more = {"pair": name, "num_envs": num_envs, "game": env_id}
-    return [(side.job(env_id or own["env_id"], 1, steps) | more, side) for side in sides]
+    more = {"pair": name, "num_envs": num_envs}
+    return [(side.job(own["env_id"], 1, steps) | more, side) for side in sides]
 
 
 def run_rounds(cases: list, rounds: int, path: Path, limit: float) -> tuple[str, int]:
@@ -90,7 +89,6 @@ def main() -> int:
     add = parser.add_argument
     add("--variants", nargs="+", help="NAME or NAME:flag+flag, or sb3:NAME; all by default")
     add("--num-envs", nargs="+", type=int, help="by default what the script has")
-    add("--env-id", help="by default what the script has")
     add("--rounds", type=int, help="5 by default")
     add("--iterations", type=int, help=f"of a run, 3 of them burn-in; {ITERATIONS} by default")
     add("--timeout", type=float, default=3600, help="seconds until a run counts as failed")
@@ -110,7 +108,7 @@ def main() -> int:
                 same = [v for v, of in zip(variants, names, strict=True) if of == name]
                 records.split_variant(name)
                 for n in args.num_envs or [records.defaults(name)["num_envs"]]:
-                    cases += cases_of(name, same, n, iterations, args.env_id, Path(place))
+                    cases += cases_of(name, same, n, iterations, Path(place))
                     for text in args.peer * (name == names[0]):
                         side = peer(text, cases[-1][1].script)
                         cases.append((cases[-1][0] | {"variant": side.name}, side))

@@ -357,7 +357,7 @@ def test_an_idea_is_trained_beside_the_script_without(tmp_path, monkeypatch):
     assert found["rpo"]["args"]["rpo_alpha"] == 0.5 and "rpo_alpha" not in found["none"]["args"]
     assert "0 runs to do, 2 with a record" in command("learning", *flags, "--ideas", "rpo").stderr
     done = command("learning", *flags, "--ideas", "multidiscrete")
-    assert done.returncode == 1 and "multidiscrete.patch does not fit" in done.stderr
+    assert done.returncode == 2 and "multidiscrete.patch does not fit" in done.stderr
 
 
 def test_what_a_run_imports_may_not_change_meanwhile(tmp_path, monkeypatch):
@@ -395,8 +395,16 @@ for step in range(5, 1001, 5):
 """
 
 
-def test_a_peer_has_a_curve(tmp_path):
-    """From what it prints and when; beside its pair, once, and on a core of its own."""
+def test_a_peer_has_a_curve(tmp_path, monkeypatch):
+    """From what it prints and when; beside its pair, once, and on a core of its own. What fails
+    leaves it alone."""
+
+    def train(job, side, *args):
+        if side.command:
+            return runs.train(job, side, *args)
+        raise records.Failure("no")
+
+    monkeypatch.setattr(learning, "train", train)
     script = tmp_path / "peer.py"
     script.write_text(FAKE_PEER)
     peer = f"'{sys.executable}' {script} {{env_id}} {{seed}} {{total_timesteps}}"
@@ -404,9 +412,10 @@ def test_a_peer_has_a_curve(tmp_path):
     flags += ["--seeds", 3, "--total-timesteps", 1000, "--results", tmp_path]
     flags += ["--jobs", len(os.sched_getaffinity(0))]
     done = command("learning", *flags)
-    assert done.returncode == 1 and "no script 'nope'" in done.stderr
-    flags[1] = "ppo:no-such"
+    assert done.returncode == 2 and "no script 'nope'" in done.stderr
+    flags[1] = "ppo"
     done = command("learning", *flags)
+    assert done.returncode == 1 and "ppo X-v1 seed 3: no\n" in done.stderr
     (record,) = lines_of(tmp_path / "learning.jsonl")
     assert (record["variant"], record["pair"], record["cores"]) == ("Fake --fast", "ppo", 1)
     assert record["command"].endswith("peer.py X-v1 3 1000")
@@ -416,7 +425,7 @@ def test_a_peer_has_a_curve(tmp_path):
     assert steps == tuple(range(10, 1001, 10)) and returns[0] == (-2.5 - 5) / 2
     assert 0 <= seconds[0] <= seconds[49] < seconds[50] <= seconds[99] <= record["seconds"]
     assert seconds[49] - 0.1 < record["startup_s"] < seconds[50] + 0.1
-    assert "0 runs to do, 1 with a record" in command("learning", *flags).stderr
+    assert "1 runs to do, 1 with a record" in command("learning", *flags).stderr
     assert "| Fake --fast, as `ppo` | 1,000 | -376 (1 seed) |" in done.stdout
 
 
@@ -481,7 +490,6 @@ def test_gpu_parts_ask_for_what_there_is(part, tmp_path):
 def session(variant, sps, **more):
     """Records of a case, one a round, as throughput.py appends them."""
     fields = {"variant": variant, "pair": EAGER, "num_envs": 1, "startup_s": 2.0, "commit": "c"}
-    fields["game"] = None
     fields |= {"session": "2026-01-02T03", "date": "2026-01-02T03", "global_step": 6144}
     fields |= {"cpu": "P", "cores": 2, "gpu": None, "versions": {"torch": "1"}, "cold_cache": True}
     return [{**fields, "round": i, "sps": value, **more} for i, value in enumerate(sps, 1)]
@@ -518,8 +526,6 @@ def test_speeds():
         (f"{EAGER}:no-cuda", "eager version, no-cuda"),
     ):
         assert tables.system({"variant": variant, "pair": EAGER}) == said
-    record = {"variant": "ppo_atari_envpool_multigpu", "pair": "ppo_atari_envpool", "ranks": 2}
-    assert tables.system(record) == "eager version, 2 processes"
 
 
 # Returns
@@ -590,7 +596,7 @@ def test_returns_of_all_systems():
 
 
 def test_what_an_idea_is_worth():
-    """A gain on one task beyond chance, noise on the other; what has no patch does not count."""
+    """A gain on one task beyond chance, noise on the other."""
 
     def of(idea, env_id, mean, sps=100.0, seeds=10):
         each = [mean + seed % 5 for seed in range(seeds)]
@@ -598,7 +604,7 @@ def test_what_an_idea_is_worth():
 
     found = [*of("none", "A-v0", 10, seeds=12), *of("none", "B-v0", 100)]
     found += [*of("spo", "A-v0", 20, 50.0), *of("spo", "B-v0", 100, 50.0)]
-    found += [*of("elu", "B-v0", 99), *of("no_such", "A-v0", 90)]
+    found += of("elu", "B-v0", 99)
     spo, elu = [cells(row) for row in tables.effects_table(found).splitlines()[2:4]]
     assert spo[0] == "[`spo`](spo.patch)" and spo[3:] == ["< 0.001", "0.50", "A-v0 +10; B-v0 +0"]
     assert re.fullmatch(r"\*\*\+4\d% \[\+3\d% to \+4\d%\]\*\*", spo[2])
@@ -626,9 +632,10 @@ def test_agents_side_by_side(tmp_path, monkeypatch):
         assert [np.asarray(x).mean() / 2 for x in images] == pytest.approx(steps, abs=2)
     played, out = [], tmp_path / "agents.webp"
     monkeypatch.setattr(picture, "run_process", played.append)
-    flags = ["--out", out, "--seconds", 1, "--height", 50, "--results", tmp_path]
+    monkeypatch.setattr(picture, "RESULTS", tmp_path)
+    flags = ["--out", out, "--seconds", 1, "--height", 50]
     done = command("picture", tmp_path / "a", tmp_path / "b", *flags)
-    assert done.returncode == 0 and not played, done.stderr
+    assert not done.returncode and not played, done.stderr
     with Image.open(out) as found:
         assert found.info["loop"] == 0 and found.height == 50 + picture.LABEL
         assert found.width > 200 + picture.GAP, "words are wider than both films"
@@ -661,9 +668,9 @@ def test_tree_counts_changed_lines(tmp_path, monkeypatch):
 
 
 def test_pages_are_filled(tmp_path):
-    """Marked parts that report.py knows, and no other text."""
+    """Marked parts, and no other text."""
     found = report.parts(tmp_path)  # without a record
-    text = "a\n<!-- speeds -->\nold\n<!-- /speeds -->\nb\n<!-- none -->\nkept\n<!-- /none -->"
+    text = "a\n<!-- speeds -->\nold\n<!-- /speeds -->\nb\n"
     filled = report.filled(text, found | {"speeds": "| x |"})
     assert filled == text.replace("old", "| x |") == report.filled(filled, {"speeds": "| x |"})
     assert report.filled(text, found) == text.replace("old", report.NONE)
@@ -714,10 +721,11 @@ def test_peers_are_edited_or_not_at_all(tmp_path):
     for words, said in (
         ([*flags, "--leanrl", theirs], "import wandb"),
         ([*flags, "--leanrl", theirs], "is it of commit 8dbb6336b7?"),
-        (["--cleanrl", tmp_path, "--out", out], "ppo.py"),
+        (["--cleanrl", tmp_path, "--leanrl", theirs, "--out", out], "ppo.py"),
     ):
         done = command("peers.cleanrl_leanrl", *words)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
         assert not out.exists()
-    done = command("peers.cleanrl_leanrl", *flags)
-    assert done.returncode == 0 and len(list(out.iterdir())) == 3
+    last.write_text(last.read_text().replace("import other", "import wandb"))
+    done = command("peers.cleanrl_leanrl", *flags, "--leanrl", theirs)
+    assert done.returncode == 0 and len(list(out.iterdir())) == 7

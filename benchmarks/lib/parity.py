@@ -14,7 +14,6 @@ import tokenize
 import traceback
 from collections.abc import Callable
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -185,10 +184,8 @@ class Main:
         return sorted(x for x in numbers if not self.lines[x - 1].startswith(ENDS))
 
     def left_out(self) -> str:
-        """These, as 7, 12-14."""
-        numbers = self.missed()
-        groups = [[*x] for _, x in groupby(numbers, lambda x: x - numbers.index(x))]
-        return ", ".join(f"{x[0]}-{x[-1]}" if x[1:] else f"{x[0]}" for x in groups)
+        """These in words."""
+        return ", ".join(map(str, self.missed()))
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ A variant is a script with flags, written NAME, NAME:compile, NAME:compile+no-ch
 """
 
 import ast
+import fcntl
 import hashlib
 import json
 import math
@@ -56,6 +57,7 @@ def append(path: Path, record: dict) -> None:
     """Adds a line to a file of records. A broken last line stays, and stays the only broken one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # whoever writes too waits
         start = b""
         if file.seek(0, 2):
             file.seek(-1, 2)
@@ -68,10 +70,7 @@ def read(path: Path) -> list[dict]:
     records = []
     for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError
-            records.append(record)
+            records.append(json.loads(line))
         except ValueError:
             warn(f"{path.name}, line {number}, is no record (a run that was killed?): left out")
     return records
@@ -255,8 +254,7 @@ def end_all(signum: int = signal.SIGKILL) -> None:
 
 def catch_signals() -> None:
     """Ctrl+C, SIGTERM and a terminal that closes end what was started here, too: by SIGTERM, after
-    which a script saves its checkpoint; by SIGKILL after a second signal, or after GRACE seconds.
-    """
+    which a script saves its checkpoint; by SIGKILL after a second signal."""
     first = math.inf
 
     def handler(signum, frame):
@@ -266,9 +264,6 @@ def catch_signals() -> None:
         first = time.monotonic()
         stopping.set()
         end_all(signal.SIGTERM)
-        killer = threading.Timer(GRACE, end_all)
-        killer.daemon = True
-        killer.start()
         if signum == signal.SIGINT:
             raise KeyboardInterrupt
         sys.exit(128 + signum)
@@ -320,8 +315,6 @@ def timed_lines(
         except OSError as error:
             raise Failure(f"{command[0]}: {error.strerror}") from None
         running.add(process)
-        if stopping.is_set():  # the signal came between
-            end_all()
 
         def listen():
             with process.stdout as out:

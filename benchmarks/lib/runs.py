@@ -13,7 +13,6 @@ import re
 import shlex
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -36,17 +35,12 @@ EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.einfa]+)")
 class Side:
     """What is trained: a script with flags, or another system."""
 
-    name: str
-    """`variant` of its records"""
-    script: Path
-    """of another system the one that it stands beside"""
+    name: str  # `variant` of its records
+    script: Path  # of another system the one that it stands beside
     flags: list[str] = field(default_factory=list)
-    command: str = ""
-    """another system's, with {env_id}, {seed} and {total_timesteps}"""
-    more: dict = field(default_factory=dict)
-    """of its records"""
-    copy: Path | None = None
-    """what runs: the script, or what it was when keep() was called"""
+    command: str = ""  # another system's, with {env_id}, {seed} and {total_timesteps}
+    more: dict = field(default_factory=dict)  # of its records
+    copy: Path | None = None  # what runs: the script, or what it was when keep() was called
 
     def __post_init__(self):
         self.copy = self.copy or self.script
@@ -120,7 +114,7 @@ def every(path: Path, jobs: list[tuple[dict, Side]], work: Callable, at_once: in
     done = {key(record) for record in records_of(path) if complete(record)}
     left = [(job, side) for job, side in jobs if key(job) not in done]
     records.warn(f"{len(left)} runs to do, {len(jobs) - len(left)} with a record in {path}")
-    cores, failed, lock = sorted(os.sched_getaffinity(0)), [], threading.Lock()
+    cores, failed = sorted(os.sched_getaffinity(0)), []
     pinned = at_once == len(cores)
 
     def once(job, side):
@@ -128,8 +122,7 @@ def every(path: Path, jobs: list[tuple[dict, Side]], work: Callable, at_once: in
 
     def pin():  # a thread's processes have its core
         if pinned:
-            with lock:
-                os.sched_setaffinity(0, {cores.pop()})
+            os.sched_setaffinity(0, {cores.pop()})
 
     pool = ThreadPoolExecutor(at_once, initializer=pin)
     with tqdm(total=len(left), unit="run", disable=not left) as progress:
@@ -157,19 +150,8 @@ def points(episodes: list[tuple], total_timesteps: int) -> list[list[float]]:
     width, found = total_timesteps / POINTS, []
     for _, ended in itertools.groupby(episodes, lambda episode: int((episode[0] - 1) // width)):
         steps, seconds, returns = zip(*ended, strict=True)
-        found.append([steps[-1], round(seconds[-1], 1), round(float(np.mean(returns)), 3)])
+        found.append([steps[-1], round(float(seconds[-1]), 1), round(float(np.mean(returns)), 3)])
     return found
-
-
-def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:
-    """A run's curve from its TensorBoard events; of what lies between two games a minute at most
-    counts, as between two stretches of a run."""
-    episodes = records.scalars(run_dir, "charts/episodic_return")
-    gaps = np.diff([start, *(episode.wall_time for episode in episodes)])
-    gaps[1:] = gaps[1:].clip(0, 60)
-    seconds = gaps.cumsum().tolist()
-    found = [(e.step, at, e.value) for e, at in zip(episodes, seconds, strict=True)]
-    return points(found, total_timesteps)
 
 
 def train(job: dict, side: Side, runs=None, limit=None, cache=None) -> dict:
@@ -201,7 +183,11 @@ def train(job: dict, side: Side, runs=None, limit=None, cache=None) -> dict:
         run_dir, start, seconds = found[0].parent, began, time.time() - began
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(x.name.split(".")[3]) for x in run_dir.glob("events.*"))
-        learned = curve(run_dir, start, job["total_timesteps"])
+        ended = records.scalars(run_dir, "charts/episodic_return")
+        gaps = np.diff([start, *(x.wall_time for x in ended)])
+        gaps[1:] = gaps[1:].clip(0, 60)  # between two games, or two stretches, a minute at most
+        games = [(x.step, at, x.value) for x, at in zip(ended, gaps.cumsum(), strict=True)]
+        learned = points(games, job["total_timesteps"])
         if earlier and learned:
             seconds = learned[-1][1]  # of all stretches
         found = json.loads(found[0].read_text())

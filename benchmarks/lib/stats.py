@@ -126,11 +126,6 @@ def mean_std(runs: list[dict]) -> tuple[float, float | None]:
     return float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else None
 
 
-def over_seeds(runs: list[dict]) -> str:
-    """Mean ± standard deviation, and the number of seeds."""
-    return f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})" if runs else ""
-
-
 def seconds_to(target: float, run: dict) -> float:
     """Seconds after which the mean return of a twentieth of the run first got to the target; inf if
     it never did."""

@@ -17,7 +17,6 @@ from lib.stats import (
     holm,
     iqm,
     mean_std,
-    over_seeds,
     permutation_p,
     rounds,
     seconds_to,
@@ -89,9 +88,7 @@ def system(record: dict) -> str:
     said = FAST if fast else "fast version, no flags" if "_torchcompile" in name else EAGER
     if fast and "compile" not in mode:
         said += ", not compiled"
-    n = record.get("ranks")
-    ranks = [f"{n} process{'es' * (n > 1)}"] if n else []
-    return ", ".join([said, *sorted(flags), *ranks]) + "".join(f" {word}" for word in more)
+    return ", ".join([said, *sorted(flags)]) + "".join(f" {word}" for word in more)
 
 
 def sessions(records: list[dict]) -> list[list[dict]]:
@@ -107,9 +104,8 @@ def newest(records: list[dict]) -> list[list[dict]]:
     """Of each pair the newest session with both versions, on the script's own environments."""
     found = {}
     for same in sessions(records):
-        name, num_envs, game = (same[0][x] for x in ("pair", "num_envs", "game"))
-        both = {EAGER, FAST} <= {system(r) for r in same}
-        if both and num_envs == defaults(name)["num_envs"] and game is None:
+        name, own = same[0]["pair"], defaults(same[0]["pair"])["num_envs"]
+        if same[0]["num_envs"] == own and {EAGER, FAST} <= {system(r) for r in same}:
             found[name] = same
     return [*found.values()]
 
@@ -185,7 +181,8 @@ def runs_table(records: list[dict]) -> str:
         each = ", ".join(f"{r['seed']}: {r['mean_return']:,.1f}" for r in runs)
         told = f"`{name}`" + f" --patch {idea}" * bool(idea)
         told = told if name.startswith("ppo") else f"{NAMES.get(name, name)}, as `{of}`"
-        rows.append([env_id, told, f"{steps:,}", over_seeds(runs), took(runs), each])
+        score = f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})"
+        rows.append([env_id, told, f"{steps:,}", score, took(runs), each])
     header = ["task", "script", "steps", "return", "minutes", "each seed"]
     lines = judged(records)[1]
     for r in (r for r in records if not complete(r)):
@@ -272,7 +269,7 @@ def recipe_table(records: list[dict]) -> str:
 
 def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     """Runs by (idea, task) without further flags, "none" being the script without: of each the
-    newest text that was run, with the seeds that both have; only ideas that are still there."""
+    newest text that was run, with the seeds that both have."""
     newest = {}
     plain = [r for r in judged(records)[0] if not part(r["variant"])[2]]
     for record in sorted(plain, key=lambda r: r["date"]):
@@ -282,9 +279,8 @@ def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     shown = {}
     for (idea, env_id), runs in newest.items():
         beside = newest.get(("none", env_id), {})
-        there = idea == "none" or (ROOT / "ppo" / "ideas" / f"{idea}.patch").exists()
         runs = [r for seed, r in runs.items() if seed in beside]
-        if there and len(runs) >= SEEDS:
+        if len(runs) >= SEEDS:
             shown[idea, env_id] = runs
     return shown
 

@@ -27,14 +27,14 @@ class Masks(gym.Wrapper):
     """Keeps info["action_mask"] for MaskablePPO, which asks for action_masks()."""
 
     def reset(self, **kwargs):
-        obs, info = self.env.reset(**kwargs)
-        self.mask = info["action_mask"]
-        return obs, info
+        found = self.env.reset(**kwargs)
+        self.mask = found[-1]["action_mask"]
+        return found
 
     def step(self, action):
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        self.mask = info["action_mask"]
-        return obs, reward, terminated, truncated, info
+        found = self.env.step(action)
+        self.mask = found[-1]["action_mask"]
+        return found
 
     def action_masks(self):
         return self.mask
@@ -48,14 +48,12 @@ def main() -> None:
     parser.add_argument("--total-timesteps", type=int)
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
-    try:
-        from sb3_contrib import MaskablePPO, RecurrentPPO
-        from stable_baselines3 import PPO
-        from stable_baselines3.common.callbacks import BaseCallback
-        from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-        from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
-    except ImportError:
-        sys.exit("needs sb3-contrib: pip install -r requirements/requirements-bench.txt")
+    from sb3_contrib import MaskablePPO, RecurrentPPO
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
+
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ppo"))
     script = importlib.import_module(given.script)  # with the script's number of threads
     asked = {k: v for k, v in vars(given).items() if k != "script" and v is not None}
@@ -207,10 +205,7 @@ def main() -> None:
         seed=args.seed,
         device="auto" if policy == "Cnn" else "cpu",  # as SB3 advises for small networks
     )
-    printer = Printer()
-    model.learn(args.total_timesteps * agents, callback=printer)
-    if printer.iterations <= args.measure_burnin:
-        sys.exit(f"too short a run: give more than {args.measure_burnin} iterations")
+    model.learn(args.total_timesteps * agents, callback=Printer())
 
 
 if __name__ == "__main__":

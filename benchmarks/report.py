@@ -23,6 +23,7 @@ PAGES += ["ppo/ideas/README.md"]
 MARK = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 NONE = "*There are no records.*"
 SHOWN = "ppo ppo_continuous_action ppo_atari_envpool ppo_lstm ppo_continuous_action_warp".split()
+FRONT = "ppo ppo_continuous_action ppo_continuous_action_envpool ppo_atari_envpool".split()
 # what ppo/diffs/ has; any other is `diff -u`
 DIFFS = [(name, f"{name}_torchcompile") for name in SHOWN]
 DIFFS += [("ppo", name) for name in ("ppo_continuous_action", "ppo_lstm", "ppo_masked")]
@@ -88,9 +89,10 @@ def parts(folder: Path) -> dict[str, str]:
     together = tables.newest(read(folder / "throughput.jsonl"))
     return {
         "diff": whole_diff(),
-        "front": together and tables.front(together),
-        "speeds": together and tables.speeds(together),
-        "gpu": gpu and tables.speeds(tables.sessions(gpu)),
+        "front": together
+        and tables.beside([same for same in together if same[0]["pair"] in FRONT], task=True),
+        "speeds": together and tables.beside(together),
+        "gpu": gpu and tables.beside(tables.sessions(gpu)),
         "returns": learning and tables.returns(learning),
         "recipes": tables.recipe_table(learning),
         "tree": tree(),
@@ -123,7 +125,7 @@ def main() -> int:
     if args.records:
         records = read(args.records)
         if all({"session", "pair", "round"} <= r.keys() for r in records):
-            print(tables.speeds(tables.sessions(records), log=True))
+            print(tables.speeds(tables.sessions(records)))
         else:
             print(tables.runs_table(records_of(args.records)))
         return 0

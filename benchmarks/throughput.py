@@ -121,7 +121,7 @@ def main() -> int:
             records.warn(f"stopped; records: {path}")
             return 130
     if found := [r for r in records.read(path) if r.get("session") == session]:
-        print(f"\n{speeds(sessions(found), log=True)}\n\nrecords: {path}, session {session}")
+        print(f"\n{speeds(sessions(found))}\n\nrecords: {path}, session {session}")
     return int(broken > 0)
 
 

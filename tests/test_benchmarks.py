@@ -426,7 +426,7 @@ def test_a_peer_has_a_curve(tmp_path, monkeypatch):
     assert 0 <= seconds[0] <= seconds[49] < seconds[50] <= seconds[99] <= record["seconds"]
     assert seconds[49] - 0.1 < record["startup_s"] < seconds[50] + 0.1
     assert "1 runs to do, 1 with a record" in command("learning", *flags).stderr
-    assert "| Fake --fast, as `ppo` | 1,000 | -376 (1 seed) |" in done.stdout
+    assert "| Fake --fast, as `ppo` | 1,000 | -376 (1) |" in done.stdout
 
 
 # Steps per second
@@ -508,17 +508,16 @@ def test_speeds():
     (shown,) = tables.newest(old + found + half + more)
     assert shown == found and tables.newest([]) == []
     text = tables.speeds([shown])
-    assert [cells(row)[1:] for row in text.splitlines()[2:5]] == [
-        ["eager version", "100", "1.00", "0.12", "167"],
-        ["fast version", "200", "2.00", "0.38", "84"],
-        ["CleanRL", "123", "0.06", "0.02", "135"],
+    assert [cells(row)[1:] for row in text.splitlines()[2:6]] == [
+        ["simulator alone", "800", "8.00", "1.00", "", "80 to 8,000", ""],
+        ["eager version", "100", "1.00", "0.12", "167", "10 to 2,000", "2.0"],
+        ["fast version", "200", "2.00", "0.38", "84", "40 to 3,000", "20.0"],
+        ["CleanRL", "123", "0.06", "0.02", "135", "123 to 123", "2.0"],
     ]
-    said = "Medians of 3 interleaved rounds; P, 2 cores; 2026-01-02; by the scripts of commit c"
+    said = "Medians of 3 rounds; P, 2 cores; 2026-01-02; by the scripts of commit c"
     assert text.endswith(f"*{said}.*")
-    simulator, eager = [cells(row) for row in tables.speeds([shown], log=True).splitlines()[2:4]]
-    assert simulator[1:3] == ["simulator alone", "800"] and simulator[6] == "80 to 8,000"
-    assert eager[6:] == ["10 to 2,000", "2.0"]
-    assert "| fast version | 200 (0.38) |" in tables.front([shown])
+    row = cells(tables.beside([shown], task=True).splitlines()[2])
+    assert row == ["HalfCheetah-v4 (1)", "200 (0.38)", "100 (0.12)", "", "123 (0.02)", "", "800"]
     for variant, said in (
         (f"{FAST}:compile+bfloat16 --x 1", "fast version, bfloat16 --x 1"),
         (f"{FAST}:cudagraphs", "fast version, not compiled"),
@@ -578,17 +577,13 @@ def test_returns_of_all_systems():
     found += learned("CleanRL", 1, 2, pair=EAGER) + learned("sb3", *range(3), pair=EAGER)
     found += learned("ppo_continuous_action_envpool_torchcompile:compile", *range(9))
     found += learned(EAGER, 18.0, date="2027") + learned(EAGER, float("nan"), date="2028")
-    eager, fast, many, sb3, published = [
-        cells(row) for row in tables.returns(found).splitlines()[2:-2]
-    ]
-    assert eager == ["Hopper-v4", f"`{EAGER}`, eager", "9.5 ± 3.0", "10", ""]
-    assert fast[1:4] == [f"`{EAGER}`, fast", "1.5 ± 0.5", "8"]
-    assert re.fullmatch(r"-8 \[-1\d to -7\], p = 0.000", fast[4])
-    assert many[1:] == ["`ppo_continuous_action_envpool`, fast", "4.0 ± 2.7", "9", ""]
-    assert sb3[1:3] == [f"Stable-Baselines3, as `{EAGER}`", "1.0 ± 1.0"]
-    assert published[1].startswith("CleanRL, [published]") and published[2] == "2,383 ± 272"
+    one, many = [cells(row) for row in tables.returns(found).splitlines()[2:-2]]
+    assert one[:3] == [f"`{EAGER}`, Hopper-v4", "1.5 ± 0.5 (8)", "9.5 ± 3.0 (10)"]
+    assert re.fullmatch(r"-8 \[-1\d to -7\], p = 0.000", one[3])
+    assert one[4] == "Stable-Baselines3 1.0 ± 1.0 (3), published 2,383 ± 272 (3)"
+    assert many == ["`ppo_continuous_action_envpool`, Hopper-v4", "4.0 ± 2.7 (9)", "", "", ""]
     table = tables.runs_table(found)
-    assert f"| Hopper-v4 | `{FAST}:compile` | 1,000,000 | 1.5 ± 0.5 (8 seeds) | 1.5 |" in table
+    assert f"| Hopper-v4 | `{FAST}:compile` | 1,000,000 | 1.5 ± 0.5 (8) | 1.5 |" in table
     assert "seed 0: its mean return is nan\n" in table
     assert table.endswith("seed 8: 8 after 9 steps, not all")
     (axes,) = plots.learning(found).axes
@@ -679,7 +674,7 @@ def test_pages_are_filled(tmp_path):
 def test_a_file_of_records_is_printed(tmp_path):
     speeds = session("simulator", [8000.0]) + session(EAGER, [2000.0])
     for lines, row in (
-        (learned(EAGER, 1, 2), "| 1.5 ± 0.7 (2 seeds) | 1.5 | 0: 1.0, 1: 2.0 |"),
+        (learned(EAGER, 1, 2), "| 1.5 ± 0.7 (2) | 1.5 | 0: 1.0, 1: 2.0 |"),
         (speeds, f"| `{EAGER}` (1) | eager version | 2,000 | 1.00 | 0.25 |"),
     ):
         (tmp_path / "x").write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -26,8 +26,8 @@ from lib.stats import (
     values,
 )
 
-SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
-PUBLISHED = {  # by CleanRL's script: mean and standard deviation over 3 seeds, steps
+# docs.cleanrl.dev/rl-algorithms/ppo/: mean and standard deviation over 3 seeds, steps
+PUBLISHED = {
     "CartPole-v1": (490.04, 6.12, 500_000),
     "Acrobot-v1": (-86.36, 1.32, 500_000),
     "HalfCheetah-v4": (1442.64, 46.03, 1_000_000),
@@ -36,7 +36,6 @@ PUBLISHED = {  # by CleanRL's script: mean and standard deviation over 3 seeds, 
 }
 NAMES = {"simulator": "simulator alone", "sb3": "Stable-Baselines3"}
 FAST, EAGER, SIMULATOR = "fast version", "eager version", NAMES["simulator"]
-FRONT = "ppo", "ppo_continuous_action", "ppo_continuous_action_envpool", "ppo_atari_envpool"
 SEEDS, ENOUGH = 3, 5  # of a row at least; of a permutation test, each side
 
 
@@ -110,53 +109,45 @@ def newest(records: list[dict]) -> list[list[dict]]:
     return [*found.values()]
 
 
-def speeds(shown: list[list[dict]], log: bool = False) -> str:
-    """Steps/s, a row a system; of a log with the simulator, spread and start-up."""
+def beside(shown: list[list[dict]], task: bool = False) -> str:
+    """Steps/s, a row a session, by its script or its task, a column a system."""
     rows, runs = [], [r for same in shown for r in same]
-    machines = {machine(r).partition(",")[0] for r in runs}
+    columns = [FAST, EAGER, "LeanRL --compile", "CleanRL", NAMES["sb3"], SIMULATOR]
     for same in shown:
-        where = f", {machine(same[0]).partition(',')[0]}" * (len(machines) > 1)
+        name, num_envs = same[0]["pair"], same[0]["num_envs"]
+        what = defaults(name)["env_id"] if task else f"`{name}`"
+        row = [f"{what} ({num_envs})" + f", {machine(same[0])}" * bool(same[0]["gpu"])]
+        alone = [r for r in same if system(r) == SIMULATOR]
+        for of in columns:
+            mine = [r for r in same if system(r).removesuffix(" --cudagraphs") == of]
+            share = f" ({times(mine, alone)})" if alone and of != SIMULATOR else ""
+            row.append(f"{float(f'{sps(mine):.3g}'):,.0f}{share}" if mine else "")
+        rows += [row] * any(row[1:3])
+    header = ["task (environments)" if task else "script (environments)", *columns]
+    used = [i for i, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    header, *rows = [[row[i] for i in used] for row in [header, *rows]]
+    what = "steps/s (share of the simulator's); medians of "
+    return f"{rows_of(header, rows)}\n\n{note(runs, f'{what}{rounds(runs)} rounds')}"
+
+
+def speeds(shown: list[list[dict]]) -> str:
+    """Steps/s in full, a row a system: ratios within a round, spread and start-up."""
+    rows, runs = [], [r for same in shown for r in same]
+    for same in shown:
         systems = groups([r | {"system": system(r)} for r in same], "system")
         systems = {name: runs for (name,), runs in systems.items()}
         eager, alone = systems.get(EAGER, []), systems.get(SIMULATOR, [])
-        for name, runs_of in systems.items():
-            if name == SIMULATOR and not log:
-                continue
-            starts = values([r for r in runs_of if r.get("cold_cache")], "startup_s")
-            took = minutes(median(starts) + 1e6 / sps(runs_of)) if starts else ""
-            row = [f"`{same[0]['pair']}` ({same[0]['num_envs']}){where}", name]
-            row += [f"{float(f'{sps(runs_of):.3g}'):,.0f}"]
-            row += [times(runs_of, eager), times(runs_of, alone), took]
-            if log:
-                row += [f"{min(values(runs_of)):,.0f} to {max(values(runs_of)):,.0f}"]
-                waits = groups(runs_of, "cold_cache").values()
-                waits = [median(x) for x in (values(y, "startup_s") for y in waits) if x]
-                row += [" / ".join(f"{x:.1f}" for x in waits)]
-            rows.append(row)
+        for name, mine in systems.items():
+            waits = groups(sorted(mine, key=lambda r: not r.get("cold_cache")), "cold_cache")
+            waits = [median(x) for x in (values(y, "startup_s") for y in waits.values()) if x]
+            row = [f"`{same[0]['pair']}` ({same[0]['num_envs']})", name]
+            row += [f"{float(f'{sps(mine):.3g}'):,.0f}", times(mine, eager), times(mine, alone)]
+            row += [minutes(waits[0] + 1e6 / sps(mine)) if waits else ""]
+            row += [f"{min(values(mine)):,.0f} to {max(values(mine)):,.0f}"]
+            rows.append([*row, " / ".join(f"{x:.1f}" for x in waits)])
     header = ["script (environments)", "system", "steps/s", "times eager", "of the simulator"]
-    header += ["1M steps, minutes"]
-    if log:
-        header += ["least to most", "start-up, cold / warm, s"]
-    what = "one round" if rounds(runs) == "1" else f"medians of {rounds(runs)} interleaved rounds"
-    return f"{rows_of(header, rows, text=2)}\n\n{note(runs, what)}"
-
-
-def front(shown: list[list[dict]]) -> str:
-    """The front page's steps/s: a row a system, a column a task, with the simulator's share."""
-    found = {same[0]["pair"]: same for same in shown if same[0]["pair"] in FRONT}
-    names = [FAST, EAGER, "LeanRL --compile", "CleanRL", NAMES["sb3"], SIMULATOR]
-    header, rows = [""], {name: [name] for name in names}
-    for name in filter(found.get, FRONT):
-        env_id, envs = defaults(name)["env_id"], defaults(name)["num_envs"]
-        header.append(f"{env_id}, {envs} environment{'s' * (envs > 1)}")
-        alone = [r for r in found[name] if r["variant"] == "simulator"]
-        for of, row in rows.items():
-            runs = [r for r in found[name] if system(r) == of]
-            share = f" ({times(runs, alone)})" if runs and of != SIMULATOR else ""
-            row.append(f"{float(f'{sps(runs):.3g}'):,.0f}{share}" if runs else "")
-    runs = [r for same in found.values() for r in same]
-    what = "Steps/s, in brackets their share of the simulator's in the same round; medians of "
-    return f"{rows_of(header, [*rows.values()])}\n\n{note(runs, f'{what}{rounds(runs)} rounds')}"
+    header += ["1M steps, minutes", "least to most", "start-up, cold / warm, s"]
+    return f"{rows_of(header, rows, text=2)}\n\n{note(runs, f'medians of {rounds(runs)} rounds')}"
 
 
 # Returns
@@ -181,9 +172,8 @@ def runs_table(records: list[dict]) -> str:
         each = ", ".join(f"{r['seed']}: {r['mean_return']:,.1f}" for r in runs)
         told = f"`{name}`" + f" --patch {idea}" * bool(idea)
         told = told if name.startswith("ppo") else f"{NAMES.get(name, name)}, as `{of}`"
-        score = f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})"
-        rows.append([env_id, told, f"{steps:,}", score, took(runs), each])
-    header = ["task", "script", "steps", "return", "minutes", "each seed"]
+        rows.append([env_id, told, f"{steps:,}", score(runs), took(runs), each])
+    header = ["task", "script", "steps", "return (seeds)", "minutes", "each seed"]
     lines = judged(records)[1]
     for r in (r for r in records if not complete(r)):
         lines.append(f"{called(r)}: {r['mean_return']} after {r['global_step']:,} steps, not all")
@@ -196,33 +186,36 @@ def took(runs: list[dict]) -> str:
     return minutes(median(found)) if found else ""
 
 
+def score(runs: list[dict]) -> str:
+    """Mean return ± standard deviation, and the number of seeds."""
+    return f"{spread(*mean_std(runs))} ({len(runs)})" if runs else ""
+
+
 def returns(records: list[dict]) -> str:
-    """Returns after as many steps as CleanRL has published, by default flags: a row a system, and
-    by how much the fast version ends above the eager one."""
+    """Returns after as many steps as CleanRL has published, by default flags: a row a script and
+    task, with by how much the fast version ends above the eager one, and other systems."""
     rows, shown, found = [], [], learned(records)
     for env_id, (mean, std, steps) in PUBLISHED.items():
         same = [r for r in found if (r["env_id"], r["total_timesteps"]) == (env_id, steps)]
-        cases = groups(same, "pair", "variant")
-        for (of, name), runs in sorted(cases.items(), key=lambda x: (x[0][1][:3] != "ppo", x[0])):
-            told, apart = f"Stable-Baselines3, as `{of}`" if name == "sb3" else name, ""
-            if name.startswith("ppo"):
-                script, mode, flags = part(name)
-                if flags or mode != "compile" * (script != of):
-                    continue
-                told = f"`{of}`, {'fast' if mode else 'eager'}"
-            a, b = (values(cases.get((of, x), []), "mean_return") for x in (of, name))
-            if name.endswith(":compile") and min(len(a), len(b)) >= ENOUGH:
+        for (of,), runs in sorted(groups(same, "pair").items()):
+            systems = {x: y for (x,), y in groups(runs, "variant").items() if len(y) >= SEEDS}
+            fast, eager = (systems.pop(x, []) for x in (f"{of}_torchcompile:compile", of))
+            others = {NAMES.get(x, x): y for x, y in systems.items() if not x.startswith("ppo")}
+            told, apart = [f"{name} {score(y)}" for name, y in others.items()], ""
+            if "envpool" not in of:
+                told.append(f"published {spread(mean, std)} (3)")
+            if min(len(eager), len(fast)) >= ENOUGH:
+                a, b = (values(x, "mean_return") for x in (eager, fast))
                 low, high = bootstrap(difference, a, b)
                 apart = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
                 apart += f", p = {permutation_p(a, b):.3f}"
-            if len(runs) >= SEEDS:
-                rows.append([env_id, told, spread(*mean_std(runs)), str(len(runs)), apart])
-                shown += runs
-        if same:
-            told = f"CleanRL, [published]({SOURCE})"
-            rows.append([env_id, told, spread(mean, std), "3", ""])
-    header = ["task", "system", "return", "seeds", "fast minus eager [95%], p"]
-    return f"{rows_of(header, rows, text=2)}\n\n{note(shown)}"
+            if fast or eager:
+                rows.append(
+                    [f"`{of}`, {env_id}", score(fast), score(eager), apart, ", ".join(told)]
+                )
+                shown += [r for y in (fast, eager, *others.values()) for r in y]
+    header = ["script, task", FAST, EAGER, "fast minus eager [95%], p", "others"]
+    return f"{rows_of(header, rows)}\n\n{note(shown)}"
 
 
 def runs_of(records: list[dict], recipe: dict) -> list[dict]:

@@ -5,15 +5,12 @@
     ./run.sh compare ppo ppo_torchcompile:compile -- --num-envs 8      # flags for both come last
     ./run.sh compare ppo 'ppo --ent-coef 0.02'                         # one file, two sets of flags
 
-Runs as many at once as there are cores, each on one of them. The score of a run is its mean return,
-that of its last 100 episodes. A run adds a line to FOLDER/runs.jsonl, so that the same command,
-interrupted or not, runs nothing twice; a script counts as the same while its code is, and that of
-what it imports beside it or from PYTHONPATH. What fails is shown, does not count, and is tried
-again next time. Environment and steps are by default A's own.
+The score of a run is its mean return, that of its last 100 episodes. A run adds a line to
+FOLDER/runs.jsonl, so that the same command runs nothing twice, while a script's code is the same,
+and that of what it imports beside it or from PYTHONPATH. What fails is tried again next time.
 """
 
 import argparse
-import math
 import os
 import re
 import sys
@@ -23,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from lib.pairs import script
 from lib.plots import panels
-from lib.records import Failure, catch_signals, constants, fields, part, text_of, warn
+from lib.records import Failure, catch_signals, constants, fields, part, warn
 from lib.runs import Side, about, every, judged, key, records_of, train
 from lib.stats import bootstrap, difference, iqm, permutation_p, values
 from lib.tables import rows_of
@@ -38,10 +35,7 @@ def side(given: str, common: list[str]) -> Side:
     name, mode, more = (given, "", []) if Path(given).expanduser().is_file() else part(given)
     path = script(name)
     own = [*(f"--{flag}" for flag in mode.split("+") if flag), *more]
-    try:
-        known = fields(text_of(path))
-    except (Failure, SyntaxError) as failure:
-        raise Failure(f"{path.name}: {failure}") from None
+    known = fields(path.read_text())
     asked = [word.partition("=")[0] for word in (*own, *common) if re.match("--[a-z]", word)]
     asked = [word.removeprefix("--").replace("-", "_") for word in asked]
     have = known | {f"no_{word}": None for word in known}
@@ -53,16 +47,11 @@ def side(given: str, common: list[str]) -> Side:
     return Side(" ".join([path.stem, *own]), path, [*own, *common])
 
 
-def form(numbers: list[float]) -> str:
-    """With as many digits as numbers of this size need: three of the largest."""
-    largest = max((abs(x) for x in numbers), default=0.0) or 1.0
-    return f",.{max(0, 2 - math.floor(math.log10(largest)))}f"
-
-
 def table(runs: dict[str, list[dict]]) -> str:
     """Of one environment: a row a script, and below it by how much they differ."""
     scores = {name: values(found, "mean_return") for name, found in runs.items()}
-    digits, rows = form([x for found in scores.values() for x in found]), []
+    largest = max((abs(x) for found in scores.values() for x in found), default=0.0)
+    digits, rows = ",.0f" if largest >= 100 else ",.2f", []
     for name, found in scores.items():
         row = [f"`{name}`", str(len(found)), "", "", ""]
         if found:
@@ -98,15 +87,11 @@ def main() -> int:
     at = words.index("--") if "--" in words else len(words)
     args, common = parser.parse_args(words[:at]), words[at + 1 :]
     try:
-        for name in ("seeds", "jobs", "total_timesteps"):
-            if (value := getattr(args, name)) is not None and value < 1:
-                raise Failure(f"--{name.replace('_', '-')} {value}: give 1 or more")
         sides = [side(given, common) for given in args.sides]
-        own = constants(text_of(sides[0].script))
+        own = constants(sides[0].script.read_text())
         env_ids = [*dict.fromkeys(args.env_ids or [own["env_id"]])]
         steps = args.total_timesteps or own["total_timesteps"]
-        keys = [key(one.job(env_ids[0], 1, steps)) for one in sides]
-        if keys[0] == keys[1]:
+        if len({key(one.job(env_ids[0], 1, steps)) for one in sides}) == 1:
             raise Failure("both sides have the same code and the same flags")
     except Failure as failure:
         print(f"run.sh compare: {failure}", file=sys.stderr)

@@ -2,11 +2,9 @@
 
     ./run.sh ppo_eval runs/<run> --follow --episodes 50   # in a second terminal
 
-A checkpoint is copied and played by ppo_eval, whose flags these are, at a low priority, so that
-training keeps its cores; it ends when the run has left its summary. TensorBoard shows the
-curve `eval/mean_return` beside the run's own; the best is runs/<run>/followed/best, a folder for
-ppo_eval, with its eval.json. One that comes while another is played may be left out, never the
-last. The best of many flatters: score it anew.
+A checkpoint is copied and played by ppo_eval, whose flags these are, at a low priority, until the
+run has left its summary. The curve is `eval/mean_return`; the best is runs/<run>/followed/best, a
+folder for ppo_eval. One that comes while another is played may be left out, never the last.
 """
 
 import argparse

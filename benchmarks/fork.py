@@ -18,74 +18,45 @@ into main is training.
 """
 
 import argparse
-import io
-import itertools
 import os
 import re
 import shlex
-import signal
-import site
 import subprocess
 import sys
 import tempfile
-import tokenize
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 from lib.pairs import PAIRS, versions
-from lib.records import ROOT, Failure, text_of
+from lib.records import ROOT, Failure
 
 IDEAS = ROOT / "ppo" / "ideas"
 CONFLICT = re.compile(  # of git merge-file --diff3: one side's lines, those before, the other's
     r"<{7} .*\n((?:.*\n)*?)\|{7} .*\n((?:.*\n)*?)={7}\n((?:.*\n)*?)>{7} .*\n"
 )
 HEADER = re.compile(r"^--- .*\n\+\+\+ .*\n(?=@@ )", re.MULTILINE)  # of a patch to one file
-# git without anyone's settings, which may refuse blanks or write other line ends
-GIT = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-GIT |= dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull)
 
 
 class Misfit(Failure):
     """A patch that one of the files does not take."""
 
 
-def encoded(text: str) -> bytes:
-    """A script's bytes, by its coding line."""
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(text.encode()).readline)
-    return text.encode(encoding)
-
-
-def patch_text(patch: Path) -> str:
-    """A patch's text, of UTF-8, of PowerShell's UTF-16, or of Latin-1."""
-    raw = patch.read_bytes()
-    for encoding in ("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "latin-1"):
-        try:
-            return raw.decode(encoding).replace("\r\n", "\n")
-        except UnicodeDecodeError:
-            pass
-
-
 def apply(patch: Path, path: Path, shown: str) -> None:
     """Applies a patch to a file, whatever name the patch has for it; Misfit names the hunks that do
     not fit, and calls the file what is shown."""
-    text = patch_text(patch)
+    text = patch.read_text()
     heads = list(HEADER.finditer(text))
     if len(heads) != 1:
         raise Failure(f"{near(patch)} changes {len(heads)} files; make it by git diff ppo/NAME.py")
     body = text[heads[0].end() :]
     hunks = re.findall(r"^@@ .*$", body, re.MULTILINE)
-    if not all("\n " in hunk for hunk in re.split(r"(?m)^@@ .*$", body)[1:]):
-        why = "by which its place in the fast version is found: make it without -U0"
-        raise Failure(f"{near(patch)} has a hunk without lines of context, {why}")
     body = f"--- a/{path.name}\n+++ b/{path.name}\n{body}"
     # in no repository: within one, git apply leaves out what is not below its folder
-    env = {**GIT, "GIT_CEILING_DIRECTORIES": str(path.parent.parent.resolve()), "LC_ALL": "C"}
-    for flags in ([], ["--reject", "--verbose"]):  # the second time to learn which hunks fail
-        words = ["git", "apply", "--whitespace=nowarn", *flags, "-"]
-        piped = {"input": body, "capture_output": True, "encoding": "utf-8"}
-        done = subprocess.run(words, cwd=path.parent, env=env, **piped)
-        if done.returncode == 0:
-            return
+    env = os.environ | {"LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(path.parents[1].resolve())}
+    words = ["git", "apply", "--whitespace=nowarn", "--reject", "--verbose", "-"]
+    piped = {"input": body, "capture_output": True, "text": True}
+    done = subprocess.run(words, cwd=path.parent, env=env, **piped)
+    if done.returncode == 0:
+        return
     failed = [int(n) for n in re.findall(r"Rejected hunk #(\d+)", done.stderr)]
     said = "; ".join(f"hunk {n} of {len(hunks)}, '{hunks[n - 1]}'" for n in failed)
     raise Misfit(f"{near(patch)} does not fit {shown}: {said or done.stderr.strip()}")
@@ -109,9 +80,9 @@ def three_ways(mine: str, base: str, other: str, beside: bool = False) -> str:
 
     with tempfile.TemporaryDirectory() as place:
         for name, text in (("mine", mine), ("base", base), ("other", other)):
-            Path(place, name).write_text(text, "utf-8")
+            Path(place, name).write_text(text)
         words = ["git", "merge-file", "-p", "--diff3", "mine", "base", "other"]
-        done = subprocess.run(words, cwd=place, env=GIT, capture_output=True, encoding="utf-8")
+        done = subprocess.run(words, cwd=place, capture_output=True, text=True)
     if done.returncode > 127:  # below, the number of conflicts
         raise Failure(done.stderr.strip())
     return CONFLICT.sub(settled, done.stdout)
@@ -120,11 +91,11 @@ def three_ways(mine: str, base: str, other: str, beside: bool = False) -> str:
 def merged(patch: Path, path: Path, before: str) -> str:
     """The text of a file, which other patches have changed from `before`, with this patch as well;
     Failure names the first line that both change."""
-    mine = path.read_text("utf-8")
-    path.write_text(before, "utf-8")
+    mine = path.read_text()
+    path.write_text(before)
     apply(patch, path, path.name)
     try:
-        return three_ways(mine, before, path.read_text("utf-8"))
+        return three_ways(mine, before, path.read_text())
     except ValueError as line:
         said = f"{near(patch)} collides with a patch before it: both change '{line}'"
         raise Failure(said) from None
@@ -132,18 +103,16 @@ def merged(patch: Path, path: Path, before: str) -> str:
 
 def idea(given: str) -> Path:
     """The patch that a name in ppo/ideas or a path stands for; Failure names the ideas."""
-    path, named = Path(given).expanduser(), IDEAS / f"{given}.patch"
-    if not path.is_file() and named.is_file():
-        return named
-    if not path.is_file():
-        names = " ".join(sorted(patch.stem for patch in IDEAS.glob("*.patch")))
-        raise Failure(f"no patch '{given}'; ppo/ideas has {names}")
-    return path
+    for path in (Path(given).expanduser(), IDEAS / f"{given}.patch"):
+        if path.is_file():
+            return path
+    names = " ".join(sorted(patch.stem for patch in IDEAS.glob("*.patch")))
+    raise Failure(f"no patch '{given}'; ppo/ideas has {names}")
 
 
 def heading(patch: Path) -> dict[str, str]:
     """What a patch of ppo/ideas says at its head: Source, Fits, Off, Flags."""
-    head = re.sub(r"(?m)^# ?", "", patch_text(patch).partition("\n--- ")[0])
+    head = re.sub(r"(?m)^# ?", "", patch.read_text().partition("\n--- ")[0])
     found = re.findall(r"(?ms)^(Source|Fits|Off|Flags): (.+?)(?=^\w+: |\Z)", head)
     return {name: " ".join(text.split()) for name, text in found}
 
@@ -155,11 +124,9 @@ def fits(patch: Path, name: str) -> bool:
 
 
 def near(path: Path) -> str:
-    """A path as it is typed here: from this folder on, or from home on, or whole."""
-    for folder, shown in ((Path.cwd(), ""), (Path.home(), "~/")):
-        if path.resolve().is_relative_to(folder.resolve()):
-            return shown + shlex.quote(str(path.resolve().relative_to(folder.resolve())))
-    return shlex.quote(str(path.resolve()))
+    """A path as it is typed here: from this folder on, or whole."""
+    path, here = path.resolve(), Path.cwd().resolve()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def door() -> str:
@@ -171,40 +138,10 @@ def door() -> str:
 def new_pair(given: str, name: str) -> list[Path]:
     """Both files of a path; in a folder, which ends with / or is there, they are called `name`."""
     path = Path(given).expanduser()
-    if path.name in ("", ".."):
-        raise Failure(f"'{given}' is no name; {given.rstrip('/') or ''}/{name} is one")
-    if given.endswith("/") or (path.is_dir() and not path.with_name(f"{path.name}.py").exists()):
+    if given.endswith("/") or (path.is_dir() and not Path(f"{path}.py").exists()):
         path = path / name
     stem = path.name.removesuffix(".py").removesuffix("_torchcompile")
-    if not stem:
-        raise Failure(f"'{given}' has no name before its ending")
     return [path.with_name(f"{stem}.py"), path.with_name(f"{stem}_torchcompile.py")]
-
-
-def shadows(stem: str, texts: list[str]) -> bool:
-    """Whether a script of that name would stand in for a module that scripts or theirs import."""
-    imported = re.findall(r"(?m)^ *(?:import|from) (\w+)", "\n".join(texts))
-    installed = PathFinder.find_spec(stem, site.getsitepackages())
-    return stem in sys.stdlib_module_names or stem in imported or installed is not None
-
-
-def write(texts: dict[Path, str]) -> None:
-    """New files, all or none; FileExistsError if one is there."""
-    written = []
-    try:
-        for path, text in texts.items():
-            with open(path, "xb") as file:
-                written.append(path)
-                file.write(encoded(text))
-    except BaseException:
-        for path in written:
-            path.unlink()
-        raise
-
-
-def format_of(path: Path) -> str:
-    """What a script calls its checkpoints."""
-    return "".join(re.findall(r'^FORMAT = "(.+)"', text_of(path), re.MULTILINE)[:1])
 
 
 def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
@@ -213,28 +150,17 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
     eager, fast = mine
     if patches:
         raise Failure("--edited takes the edits of PATH.py alone, no --patch")
-    formats = {name: format_of(ROOT / "ppo" / f"{name}.py") for name in PAIRS}
-    its, wanted = format_of(eager), format_of(sources[0])
-    if its != wanted and its in formats.values():
-        of = " or ".join(name for name, text in formats.items() if text == its)
-        raise Failure(f"{near(eager)} has the FORMAT of {of}, not of {sources[0].stem}")
+    texts = [path.read_text() for path in (sources[1], sources[0], eager)]
     try:
-        texts = map(text_of, (sources[1], sources[0], eager))
         text = three_ways(*texts, beside=True)  # nearly all hunks of a fast version only add
     except ValueError as line:
         said = f"{near(eager)} changes '{line}', as {near(sources[1])} does: change both by hand"
         raise Failure(said) from None
     kept = ""
-    if fast.exists() and fast.read_bytes() != encoded(text):
-        names = (fast.with_name(f"{fast.name}~{n or ''}") for n in itertools.count())
-        before = next(path for path in names if not path.exists())
-        os.replace(fast, before)
+    if fast.exists() and fast.read_text() != text:
+        before = fast.replace(fast.with_name(f"{fast.name}~"))
         kept = f"; the one before is {near(before)}"
-        lines = {*text.splitlines(), *text_of(sources[1]).splitlines()}
-        gone = [x.strip() for x in text_of(before).splitlines() if x not in lines]
-        if gone:
-            kept += f", of which {len(gone)} lines are dropped, the first '{gone[0]}'"
-    fast.write_bytes(encoded(text))
+    fast.write_text(text)
     print(f"{near(fast)} has the edits of {near(eager)}{kept}. Next:")
     print(f"  check    {door()} check {near(eager)} --compile")
     return 0
@@ -247,7 +173,6 @@ def main() -> int:
     parser.add_argument("path", metavar="PATH", help="of the new pair, or a folder for it")
     parser.add_argument("--patch", nargs="+", action="extend", default=[], help="names or files")
     parser.add_argument("--edited", action="store_true", help="PATH.py is there: its fast version")
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of `| head`: no traceback
     args = parser.parse_args()
     try:
         sources, texts = versions(args.name), {}
@@ -262,33 +187,29 @@ def main() -> int:
         for path in mine:
             if path.exists():
                 raise Failure(f"{near(path)} is there already, and stays as it is")
-        if shadows(mine[0].stem, [*map(text_of, sources)]):
-            raise Failure(f"{mine[0].name} would be imported in place of '{mine[0].stem}'")
         with tempfile.TemporaryDirectory() as place:
             for source, path in zip(sources, mine, strict=True):
                 copy = Path(place, "files", path.name)
                 copy.parent.mkdir(exist_ok=True)
-                copy.write_text(text_of(source), "utf-8")
+                copy.write_text(source.read_text())
                 for number, patch in enumerate(patches):
-                    text = copy.read_text("utf-8")
+                    text = copy.read_text()
                     try:
                         apply(patch, copy, near(source))
                     except Misfit:
                         if number == 0:
                             raise
-                        copy.write_text(text, "utf-8")  # hunks that fit were applied
-                        copy.write_text(merged(patch, copy, text_of(source)), "utf-8")
-                texts[path] = copy.read_text("utf-8")
+                        copy.write_text(text)  # hunks that fit were applied
+                        copy.write_text(merged(patch, copy, source.read_text()))
+                texts[path] = copy.read_text()
         mine[0].parent.mkdir(parents=True, exist_ok=True)
-        write(texts)
+        for path, text in texts.items():
+            path.write_text(text)
     except (Failure, OSError) as failure:
         print(f"run.sh fork: {failure}. Nothing was written.", file=sys.stderr)
         if isinstance(failure, Misfit):
-            again = f"{door()} fork {args.name} {near(mine[0])} --edited"
             print(
-                "To merge what does not fit: fork without it, make the change in "
-                f"{near(mine[0])}, then\n    {again}",
-                file=sys.stderr,
+                "To merge it: fork without it, edit that, and fork with --edited", file=sys.stderr
             )
         return 2
     run, (eager, fast), source = door(), map(near, mine), near(sources[0])

@@ -2,16 +2,11 @@
 # What only a CUDA device can show, the most telling first; a part takes LIMIT seconds at most, or 240.
 #
 #   bash benchmarks/gpu.sh PART [RESULTS]   records go to RESULTS, or to benchmarks/results
-#   bash benchmarks/gpu.sh --dry-run        every command in small, uncompiled, on whatever is here;
-#                                           status 1 if one failed
 #
 # 1 tests, and Breakout with 8 games beside LeanRL and CleanRL; 2 HalfCheetah-v5 in 4,096 worlds of
-# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md, seeds
-# 1 to 3 as far as the time goes; 4 Breakout's other forms, and vectors captured, eager and on the CPU;
-# 5 other small scripts on the device and on the CPU. When a part's time is over, what still runs is
-# interrupted and what comes after it is left out; records are there as runs end. A part goes on with
-# its runs of learning, which are in RUNS, or in RESULTS/runs. COMMIT is put down where git knows none.
-# The copies that benchmarks/peers/cleanrl_leanrl.py makes join where PEERS names their folder.
+# MuJoCo Warp, and Breakout with 64 games beside the same; 3 Pong by the flags in ppo/SCRIPTS.md; 4
+# small scripts on the device, eager there, and on the CPU. A part goes on with its runs of learning.
+# COMMIT is put down where git knows none. Copies of peers/cleanrl_leanrl.py are in the folder PEERS.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,20 +14,14 @@ atari=ppo_atari_envpool fast=ppo_atari_envpool_torchcompile full=$fast:compile+c
 pong="--num-envs 16 --num-minibatches 16 --update-epochs 3 --learning-rate 1e-3 --clip-coef 0.2"
 pong+=" --no-clip-vloss --vf-coef 4"
 warp=ppo_continuous_action_warp worlds=4096 warp_steps=16000000
-rounds=3 iterations=16 steps=1800000 many=64 most=256 seeds="1 2 3" minutes=4 slow=90
-limit=${LIMIT:-240} workers=${WORKERS:-8} dry= failed=0
+rounds=3 iterations=16 steps=1800000 many=64 minutes=4 slow=90
+limit=${LIMIT:-240} workers=${WORKERS:-8}
 
 run() { # COMMAND..., within the part's time; what fails does not stop the part
   local left=$((until - SECONDS)) begin=$SECONDS
   echo "$ $*"
-  if [ $left -lt 5 ]; then
-    echo "gpu.sh: no time left" >&2
-    return
-  fi
-  timeout -s INT -k 20 $left "$@" || {
-    echo "gpu.sh: status $?: $*" >&2
-    failed=1
-  }
+  [ $left -ge 5 ] || return 0
+  timeout -s INT -k 20 $left "$@" || echo "gpu.sh: status $?: $*" >&2
   echo "# $((SECONDS - begin)) s"
 }
 
@@ -57,7 +46,7 @@ part() {
   case $1 in
     1)
       run python3 -m pytest -q -n $workers -p no:cacheprovider --show-capture=no -m gpu \
-        ${dry:+--collect-only} tests/test_capture.py
+        tests/test_capture.py
       beside 8 $iterations
       throughput --rounds $rounds --iterations $iterations --variants $full "${peers[@]}"
       ;;
@@ -71,21 +60,10 @@ part() {
         --variants $full "${peers[@]}"
       ;;
     3)
-      for seed in $seeds; do
-        learning --env-ids Pong-v5 --seeds "$seed" --total-timesteps $steps --variants "$full $pong"
-      done
+      learning --env-ids Pong-v5 --seeds 1 2 3 --total-timesteps $steps --variants "$full $pong"
       ;;
     4)
-      throughput --rounds 1 --iterations $iterations --variants $full $full+bfloat16 $fast:cudagraphs \
-        $fast:compile $atari
-      throughput --rounds 1 --iterations $((iterations / 2)) --num-envs $most --variants $full $atari
-      for name in ppo_continuous_action ppo_continuous_action_envpool ppo_envpool; do
-        throughput --rounds 1 --iterations $iterations --variants ${name}_torchcompile:compile+no-cuda \
-          ${name}_torchcompile:compile+cudagraphs $name
-      done
-      ;;
-    5)
-      for name in ppo ppo_lstm ppo_pixels ppo_trxl; do
+      for name in ppo ppo_continuous_action ppo_lstm ppo_pixels ppo_trxl; do
         throughput --rounds 1 --iterations $iterations --variants ${name}_torchcompile:compile+no-cuda \
           ${name}_torchcompile:compile+cudagraphs $name $name:no-cuda
       done
@@ -93,21 +71,10 @@ part() {
   esac
 }
 
-if [ "${1:-}" = --dry-run ]; then
-  export TORCH_COMPILE_DISABLE=1 dry=1
-  rounds=2 iterations=8 steps=8192 many=2 most=4 seeds=1 worlds=4 warp_steps=4096 slow=3600 limit=3600 workers=2
-  results=$(mktemp -d)
-  trap 'rm -rf "$results"' EXIT
-  for number in 1 2 3 4 5; do
-    echo "== part $number"
-    part $number
-  done
-  exit $failed
-elif [[ ${1:-} == [1-5] ]]; then
-  results=${2:-benchmarks/results}
-  mkdir -p "$results"
-  part "$1"
-else
-  echo "usage: bash benchmarks/gpu.sh 1|2|3|4|5 [RESULTS], or --dry-run" >&2
+if [[ ${1:-} != [1-4] ]]; then
+  echo "usage: bash benchmarks/gpu.sh 1|2|3|4 [RESULTS]" >&2
   exit 2
 fi
+results=${2:-benchmarks/results}
+mkdir -p "$results"
+part "$1"

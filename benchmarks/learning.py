@@ -1,33 +1,18 @@
 """What the scripts learn: variants x environments x seeds, one record a run.
 
     python benchmarks/learning.py                           # the continuous pair, 1M steps, 3 seeds
-    python benchmarks/learning.py --env-ids Pong-v5 --seeds 1 --total-timesteps 2000000 \\
-        --variants ppo_atari_envpool_torchcompile:compile
     python benchmarks/learning.py --variants sb3:ppo --env-ids CartPole-v1 --peer CleanRL='python \\
         ../peers/cleanrl_ppo.py --env-id {env_id} --seed {seed} --total-timesteps {total_timesteps}'
     python benchmarks/learning.py --recipes LunarLander-v3 --seeds 1 2 3 4 5 --eval-games 20
     python benchmarks/learning.py --ideas rpo spo --seeds 301 302   # with these patches and without
 
-A run that has a record is not run again, while its script's code is the same. Each adds a line to
-results/learning.jsonl: all of its summary.json, the command, the commit, the machine, and its
-curve, some 100 points (environment steps, seconds since the start of the process, mean return of
-the games that ended since the last point). Each compiles with an empty cache.
-
-With --runs-dir FOLDER and --minutes M a long run is made in stretches: the same command again goes
-on with what is in FOLDER. With --eval-games N what a run has learned plays N games by ppo_eval,
-`eval`, and N by the most likely actions, `eval_deterministic`; `seconds` leaves that out. --recipes
-takes variant, environment and steps from ppo/recipes.toml. --ideas forks each variant with patches
-of ppo/ideas, as `./run.sh fork` does; their records are in results/ideas.jsonl.
-
-Of another system the curve is made from what it prints (lib/runs.py); `pair` is what it is compared
-with, the pair of the last of --variants. As many runs at once as there are cores have one each,
-`cores` is then 1; fewer or more share all of them, so that their seconds are longer than those of a
-run alone.
+A run that has a record is not run again, while its script's code is the same. Records are in
+results/learning.jsonl, with --ideas in ideas.jsonl. With --runs-dir FOLDER and --minutes M a long
+run is made in stretches: the same command again goes on with what is in FOLDER. A peer stands
+beside the pair of the last of --variants.
 """
 
 import argparse
-import itertools
-import math
 import os
 import sys
 import tempfile
@@ -35,8 +20,8 @@ from pathlib import Path
 
 from fork import IDEAS, apply, heading
 from lib.recipes import recipes, variant
-from lib.records import RESULTS, ROOT, Failure, catch_signals, pair, peer, split_variant, warn
-from lib.runs import Side, about, called, every, played, records_of, train
+from lib.records import RESULTS, ROOT, Failure, catch_signals, pair, split_variant, warn
+from lib.runs import Side, about, called, every, peer, played, records_of, train
 from lib.tables import effects_table, runs_table
 
 BOTH = ["ppo_continuous_action", "ppo_continuous_action_torchcompile:compile"]
@@ -80,18 +65,15 @@ def main() -> int:
     add("--ideas", nargs="+", metavar="NAME", help="patches of ppo/ideas, beside none")
     add("--seeds", nargs="+", type=int, default=[1, 2, 3])
     add("--runs-dir", type=Path, help="keep runs there, and go on with them")
-    add("--minutes", type=float, default=math.inf, help="of each run; --runs-dir goes on with it")
+    add("--minutes", type=float, help="of each run; --runs-dir goes on with it")
     add("--eval-games", type=int, default=0, help="ppo_eval plays so many at a run's end")
     add("--peer", action="append", default=[], metavar="NAME=COMMAND")
-    add("--jobs", type=int, help="runs at once; as many as cores, or 1 if a variant is Atari's")
+    add("--jobs", type=int, help="runs at once; by default as many as cores")
     add("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
     given = [args.variants, args.env_ids, args.total_timesteps]
     if args.recipes and given != [None] * 3:
         parser.error("--recipes have variants, environments and steps of their own")
-    for name in ("total_timesteps", "jobs"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            parser.error(f"--{name.replace('_', '-')} {value}: give 1 or more")
     variants = args.variants or (MANY if args.ideas else BOTH)
     steps = args.total_timesteps or 1_000_000
     path = args.results / ("ideas.jsonl" if args.ideas else "learning.jsonl")
@@ -99,41 +81,33 @@ def main() -> int:
     if args.recipes:
         chosen = [recipes()[name] for name in args.recipes]
         tasks = [(x["env_id"], variant(x), x["total_timesteps"]) for x in chosen]
-    atari = any("atari" in name for _, name, _ in tasks)
-    at_once = args.jobs or (1 if atari else len(os.sched_getaffinity(0)))
+    at_once = args.jobs or len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as place:
-        sides, failed = {}, []
-        for name, idea in itertools.product({name for _, name, _ in tasks}, args.ideas or [None]):
-            try:
-                if idea:
-                    ideas = [patched(name, x, Path(place)) for x in ("none", idea)]
-                    sides.setdefault(name, []).extend(ideas)
-                else:
-                    sides[name] = [side_of(name, Path(place))]
-            except (Failure, OSError) as failure:
-                warn(f"{name}: {failure}")
-                failed.append(name)
-        beside = pair(variants[-1].removeprefix("sb3:"))
-        script = ROOT / "ppo" / f"{beside}.py"
-        for text in args.peer * script.exists():  # else it is named above
-            try:
-                name, *_ = peer(text)
-            except Failure as failure:
-                parser.error(str(failure))
-            sides[name] = [Side(name, script, [], text.partition("=")[2], {"pair": beside})]
-            tasks += [(env_id, name, steps) for env_id in args.env_ids or MUJOCO]
+        beside = ROOT / "ppo" / f"{pair(variants[-1].removeprefix('sb3:'))}.py"
+        sides = {}
+        try:
+            for name in {name for _, name, _ in tasks}:
+                ideas = ["none", *args.ideas] if args.ideas else []
+                mine = [patched(name, idea, Path(place)) for idea in ideas]
+                sides[name] = mine or [side_of(name, Path(place))]
+            for text in args.peer:
+                other = peer(text, beside)
+                sides[other.name] = [other]
+                tasks += [(env_id, other.name, steps) for env_id in args.env_ids or MUJOCO]
+        except Failure as failure:
+            parser.error(str(failure))
         more = about(at_once)
         jobs = [
             (more | side.job(env_id, seed, steps), side)
             for seed in args.seeds
             for env_id, name, steps in tasks
-            for side in sides.get(name, [])
+            for side in sides[name]
         ]
 
         def work(job, side):
-            with tempfile.TemporaryDirectory() as runs:
+            with tempfile.TemporaryDirectory() as runs, tempfile.TemporaryDirectory() as cache:
                 folder = args.runs_dir or Path(runs)
-                found = train(job, side, folder, args.minutes, fresh=True)
+                found = train(job, side, folder, args.minutes and 60 * args.minutes, cache)
                 if args.eval_games and not side.command:
                     try:
                         (run_dir,) = folder.glob(f"*/{found['run']}")
@@ -144,7 +118,7 @@ def main() -> int:
 
         catch_signals()
         try:
-            failed += every(path, jobs, work, at_once)
+            failed = every(path, jobs, work, at_once)
         except KeyboardInterrupt:
             warn("stopped; the same command goes on")
             return 130

@@ -4,8 +4,7 @@
     python benchmarks/report.py --check          # changes nothing; status 1 if one is out of date
     python benchmarks/report.py --records FILE   # prints what a file of records says, run by run
 
-A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in one of PAGES. Speeds are of the newest
-session of each pair; where a script has changed since, the commit that was measured is named.
+A part stands between `<!-- NAME -->` and `<!-- /NAME -->` in one of PAGES.
 """
 
 import argparse
@@ -24,14 +23,10 @@ PAGES += ["ppo/ideas/README.md"]
 MARK = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 NONE = "*There are no records.*"
 SHOWN = "ppo ppo_continuous_action ppo_atari_envpool ppo_lstm ppo_continuous_action_warp".split()
+FRONT = "ppo ppo_continuous_action ppo_continuous_action_envpool ppo_atari_envpool".split()
 # what ppo/diffs/ has; any other is `diff -u`
 DIFFS = [(name, f"{name}_torchcompile") for name in SHOWN]
 DIFFS += [("ppo", name) for name in ("ppo_continuous_action", "ppo_lstm", "ppo_masked")]
-
-
-def both(name: str) -> list[tuple[str | None, str]]:
-    """The diffs that show a script: from its parent to it, and from it to its fast version."""
-    return [(PAIRS[name].parent, name), (name, f"{name}_torchcompile")]
 
 
 def diff_name(one: str | None, two: str) -> str:
@@ -42,25 +37,23 @@ def diff_name(one: str | None, two: str) -> str:
 def tree(folder: Path = ROOT / "ppo") -> str:
     """The scripts, each under what it is derived from, with changed lines (hunks) of both diffs;
     those that ppo/diffs/ has are links."""
-    files = {path.stem for path in folder.glob("*.py")}
-    parents = {name: x.parent if x.parent in files else None for name, x in PAIRS.items()}
     rows = []
 
     def edge(one, two):
-        if not {one, two} <= files:
+        if one is None:
             return ""
         found = changes(folder / f"{one}.py", folder / f"{two}.py")
         said = f"{sum(map(len, found))} ({len(found)})"
         return f"[{said}](diffs/{diff_name(one, two)})" if (one, two) in DIFFS else said
 
     def grow(parent, margin):
-        names = [name for name in PAIRS if name in files and parents[name] == parent]
+        names = [name for name in PAIRS if PAIRS[name].parent == parent]
         for name in names:
             branch, below = ("└─ ", "   ") if name == names[-1] else ("├─ ", "│  ")
             branch, below = (margin + branch, margin + below) if parent else ("", "")
             # blanks at a cell's beginning are cut, these are not
             branch = branch.replace(" ", "\N{NO-BREAK SPACE}")
-            edges = [edge(*pair) for pair in both(name)]
+            edges = [edge(PAIRS[name].parent, name), edge(name, f"{name}_torchcompile")]
             rows.append([f"`{branch}{name}`", *edges, PAIRS[name].purpose])
             grow(name, below)
 
@@ -93,12 +86,13 @@ def whole_diff() -> str:
 def parts(folder: Path) -> dict[str, str]:
     """Each marked part's text."""
     learning, gpu = records_of(folder / "learning.jsonl"), read(folder / "gpu.jsonl")
-    together = tables.sitting(read(folder / "throughput.jsonl"))
+    together = tables.newest(read(folder / "throughput.jsonl"))
     return {
         "diff": whole_diff(),
-        "front": together and tables.front(together),
-        "speeds": together and tables.speeds(together),
-        "gpu": gpu and tables.speeds(tables.sessions(gpu, every=True)),
+        "front": together
+        and tables.beside([same for same in together if same[0]["pair"] in FRONT], task=True),
+        "speeds": together and tables.beside(together),
+        "gpu": gpu and tables.beside(tables.sessions(gpu)),
         "returns": learning and tables.returns(learning),
         "recipes": tables.recipe_table(learning),
         "tree": tree(),
@@ -110,58 +104,39 @@ def filled(text: str, found: dict[str, str]) -> str:
     """The text with each marked part that there is replaced."""
 
     def fill(mark: re.Match) -> str:
-        name = mark[1]
-        if name not in found:
-            return mark[0]
-        return f"<!-- {name} -->\n{found[name] or NONE}\n<!-- /{name} -->"
+        return f"<!-- {mark[1]} -->\n{found[mark[1]] or NONE}\n<!-- /{mark[1]} -->"
 
     return MARK.sub(fill, text)
 
 
-def stale(folder: Path) -> dict[Path, str | None]:
-    """Pages and diffs that are not as records and scripts have them now, as they should be; None
-    for a diff that should not be there."""
+def stale(folder: Path) -> dict[Path, str]:
+    """Pages and diffs that are not as records and scripts have them now, as they should be."""
     found = parts(folder)
     wanted = {ROOT / page: filled((ROOT / page).read_text(), found) for page in PAGES} | diffs()
-    wanted |= {x: None for x in (ROOT / "ppo" / "diffs").iterdir() if x not in wanted}
     texts = {path: path.read_text() if path.exists() else None for path in wanted}
     return {path: text for path, text in wanted.items() if text != texts[path]}
-
-
-def said(path: Path) -> str:
-    """What a file of records says: speeds, runs, or whatever fields all of them have."""
-    records = read(path)
-    if all({"session", "pair", "round"} <= r.keys() for r in records):
-        return tables.speeds(tables.sessions(records, every=True), log=True)
-    if all({"seed", "variant", "mean_return"} <= r.keys() for r in records):
-        return tables.runs_table(records_of(path))
-    dull = {"cpu", "gpu", "cores", "commit", "date", "command", "session"}
-    names = [x for x in records[0] if x not in dull and all(x in r for r in records)]
-    names = [x for x in names if not any(isinstance(r[x], dict | list) for r in records)]
-    return tables.rows_of(names, [[str(r[x]) for x in names] for r in records])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--records", type=Path, help="print what this file says, and write nothing")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
     args = parser.parse_args()
     if args.records:
-        print(said(args.records))
+        records = read(args.records)
+        if all({"session", "pair", "round"} <= r.keys() for r in records):
+            print(tables.speeds(tables.sessions(records)))
+        else:
+            print(tables.runs_table(records_of(args.records)))
         return 0
     (ROOT / "ppo" / "diffs").mkdir(exist_ok=True)
-    found = stale(args.results)
+    found = stale(RESULTS)
     for path, text in found.items():
         print(f"{path.relative_to(ROOT)} {'is out of date' if args.check else 'is written'}")
-        if args.check:
-            continue
-        if text is None:
-            path.unlink()
-        else:
+        if not args.check:
             path.write_text(text)
-    if not args.check and (figure := plots.learning(records_of(args.results / "learning.jsonl"))):
-        figure.savefig(args.results / "learning.png")
+    if not args.check and (figure := plots.learning(records_of(RESULTS / "learning.jsonl"))):
+        figure.savefig(RESULTS / "learning.png")
     return int(args.check and bool(found))
 
 

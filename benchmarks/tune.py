@@ -3,30 +3,24 @@
     ./run.sh tune --script ppo_torchcompile:compile --env-id LunarLander-v3 --jobs 2
     PYTHONPATH=examples ./run.sh tune --script ppo --env-id my_envs:HiddenCartPole-v1
 
-A trial trains once with each of --seeds, and scores the mean return that the run's summary has. It
-ends early if what ended in the tenth of the run before a quarter, a half or three quarters of its
-steps is below the median of what earlier trials had there. suggest() has the flags that are
-searched; the others keep their defaults. The study is kept in runs/tune, and the same command goes
-on with it. At the end stands the command of the best trial. Judge it by other seeds: those that
-chose it flatter it.
+A trial trains once with each of --seeds, and scores the mean return that the run's summary has.
+suggest() has the flags that are searched; the others keep their defaults. The study is kept in
+runs/tune, and the same command goes on with it. At the end stands the command of the best trial.
+Judge it by other seeds: those that chose it flatter it.
 """
 
 import argparse
-import math
 import re
-import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import optuna
 from compare import side
-from lib.records import Failure, catch_signals, constants, machine, scalars, shown, text_of, warn
-from lib.runs import Side, once, train
+from lib.records import Failure, append, catch_signals, constants, machine, shown, warn
+from lib.runs import judged, train
 
-TAG = "charts/episodic_return"
 ROLLOUTS = [512, 1024, 2048, 4096]  # steps of all environments
 
 
@@ -62,51 +56,6 @@ def flags_of(found: dict) -> list[str]:
     return flags
 
 
-class Watch:
-    """Ends a run, as train's tick, when stop(quarter, return) says so of one of its first quarters.
-
-    The return is that of the tenth of the run before, as a point may be an episode or an
-    iteration's mean; of the last point where none is in it.
-    """
-
-    def __init__(self, steps: int, stop):
-        self.steps, self.stop = steps, stop
-        self.looked, self.quarter, self.stopped = time.monotonic(), 1, False
-
-    def __call__(self, process, folder: Path) -> bool:
-        if time.monotonic() - self.looked < 10:
-            return False
-        self.looked = time.monotonic()
-        found = [x for run in folder.iterdir() for x in scalars(run, TAG)]
-        while found and self.quarter < 4 and not self.stopped:
-            end = self.quarter * self.steps / 4
-            if found[-1].step <= end:
-                break
-            before = [x for x in found if x.step <= end]  # the same in all runs
-            recent = [x for x in before if x.step > end - self.steps / 10] or before[-1:]
-            if recent:
-                self.stopped = self.stop(self.quarter, float(np.mean([x.value for x in recent])))
-            self.quarter += 1
-        if self.stopped:
-            process.send_signal(signal.SIGTERM)
-        return self.stopped
-
-
-def score(path: Path, job: dict, one: Side, watch: Watch) -> float:
-    """The return of a job's last episodes; TrialPruned if it was ended early."""
-
-    def work(job, side):
-        found = train(job, side, tick=watch)
-        if watch.stopped:
-            raise optuna.TrialPruned
-        return found
-
-    found = once(path, job, one, work)["mean_return"]
-    if found is None or not math.isfinite(found):
-        raise Failure("no episode has ended" if found is None else f"its mean return is {found}")
-    return found
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
@@ -121,11 +70,10 @@ def main() -> int:
     try:
         one = side(args.script, [])
         fixed = [*one.flags, "--no-cuda"]
-        own = constants(text_of(one.script))
+        own = constants(one.script.read_text())
         steps = own["total_timesteps"] if args.total_timesteps is None else args.total_timesteps
-        if args.trials < 1 or args.jobs < 1 or steps < max(ROLLOUTS):
-            least = f"1 or more --trials and --jobs, and {max(ROLLOUTS)} or more --total-timesteps"
-            parser.error(f"give {least}")
+        if steps < max(ROLLOUTS):
+            parser.error(f"give {max(ROLLOUTS)} or more --total-timesteps")
         catch_signals()
         # does the script take the environment?
         train(one.job(args.env_id, 1, own["num_envs"] * own["num_steps"]) | {"flags": fixed}, one)
@@ -139,14 +87,13 @@ def main() -> int:
     def objective(trial):
         returns, flags = [], flags_of(suggest(trial, one.script.stem))
         try:
-            for i, seed in enumerate(args.seeds):
-
-                def stop(quarter, value, i=i):
-                    trial.report(float(np.mean([*returns, value])), 4 * i + quarter)
-                    return trial.should_prune()
-
+            for seed in args.seeds:
                 job = more | one.job(args.env_id, seed, steps) | {"flags": [*fixed, *flags]}
-                returns.append(score(path, job, one, Watch(steps, stop)))
+                record = job | train(job, one)
+                append(path, record)
+                if said := judged([record])[1]:
+                    raise Failure(said[0])
+                returns.append(record["mean_return"])
         except Failure as failure:
             warn(f"trial {trial.number}: {failure}")
             raise optuna.TrialPruned from None
@@ -158,7 +105,6 @@ def main() -> int:
     journal = optuna.storages.journal.JournalFileBackend(str(folder / "study.log"))
     study = optuna.create_study(
         storage=optuna.storages.JournalStorage(journal),
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
         study_name="tune",
         direction="maximize",
         load_if_exists=True,

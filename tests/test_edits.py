@@ -328,14 +328,6 @@ def test_check_sees(what, forked, capfd):
     assert pair.failed == 1 and re.search(f"^it +FAIL +.*{said.replace('{at}', str(at))}", out), out
 
 
-@pytest.mark.slow
-def test_check_names_a_wait_that_no_comment_says(forked):
-    pair = forked(swap((PAID, f"{PAID[:-1]} + 0 * float(obs[0, 0, 0])\n")))
-    pair.same()
-    at = pair.mains[pair.eager].at("rewards[step] = reward")
-    assert f"waits without `sync`: mine.py:{at}, " in pair.on_a_gpu()
-
-
 RESUMED = {
     "a rate that follows": partial(patched, IDEAS / "kl_adaptive.patch"),
     "a second optimizer": lambda folder: both(SECOND, swap(LOADED, SAVED)),

@@ -1,7 +1,6 @@
 """The commands for a fork: fork itself, check and compare."""
 
 import json
-import os
 import re
 import runpy
 import shutil
@@ -11,7 +10,7 @@ from functools import partial
 
 import check
 import pytest
-from fork import IDEAS, three_ways
+from fork import three_ways
 from helpers import PPO, ROOT, command
 from lib.records import Failure
 
@@ -49,11 +48,10 @@ HALF = """\
 """
 
 
-def fork(*words, env=None):
+def fork(*words):
     """Runs it as run.sh does; its status, and what it says."""
     words = [sys.executable, ROOT / "benchmarks/fork.py", *map(str, words)]
-    env = {**os.environ, **(env or {})}
-    return subprocess.run(words, env=env, capture_output=True, text=True)
+    return subprocess.run(words, capture_output=True, text=True)
 
 
 def refused(said, *words):
@@ -85,12 +83,9 @@ def test_fork(tmp_path, monkeypatch):
 def test_all_or_nothing(tmp_path):
     """Which patch, which file, which hunk, the way on; and no file, not even a folder."""
     two = PATCH + PATCH.replace("ppo.py", "ppo_rnd.py")
-    hunk = "@@ -212,0 +213 @@ def ppo_loss(newlogprob, entropy, newvalue, mb, args):\n"
-    bare = re.sub(r"(?s)^@@.*", f"{hunk}+    v_loss = 2 * v_loss\n", PATCH, flags=re.MULTILINE)
     for name, text, said in (
         ("half", HALF, r"half.patch does not fit \S*ppo/ppo_torchcompile.py: hunk 1 of 2,"),
         ("two", two, "two.patch changes 2 files"),
-        ("bare", bare, "bare.patch has a hunk without lines of context, .*make it without -U0"),
     ):
         (tmp_path / f"{name}.patch").write_text(text)
         words = ["ppo", tmp_path / "idea/mine", "--patch", tmp_path / f"{name}.patch"]
@@ -123,8 +118,7 @@ def test_ideas_together(tmp_path):
 
 def test_edited(tmp_path):
     """A fast version follows its eager one: lines where no patch fits, and one beside which it has
-    added lines; a second time nothing changes. What stood there is kept, and what is dropped of it
-    is said."""
+    added lines; a second time nothing changes. What stood there is kept."""
     fork("ppo", tmp_path / "mine")
     eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
     before = fast.read_text()
@@ -135,7 +129,7 @@ def test_edited(tmp_path):
     for again in range(2):
         done = fork("ppo", eager, "--edited")
         assert done.returncode == 0 and "has the edits of" in done.stdout, done.stderr
-        assert ("the one before" in done.stdout) != again and "dropped" not in done.stdout
+        assert ("the one before" in done.stdout) != again
         added = [line[1:] for line in HALF.splitlines() if line.startswith("+ ")]
         lines = fast.read_text().splitlines()
         assert len(added) == 2 and all(lines.count(line) == 1 for line in added)
@@ -144,16 +138,15 @@ def test_edited(tmp_path):
         assert fast.with_name(f"{fast.name}~").read_text() == before
     fast.write_text(f"{before}# by hand\n")
     done = fork("ppo", eager, "--edited")
-    assert "of which 1 lines are dropped, the first '# by hand'" in done.stdout
-    assert fast.with_name(f"{fast.name}~1").read_text() == f"{before}# by hand\n"
-    assert fast.with_name(f"{fast.name}~").read_text() == before
+    assert "the one before" in done.stdout
+    assert fast.with_name(f"{fast.name}~").read_text() == f"{before}# by hand\n"
     fast.unlink()  # as of a file that was copied alone
     assert fork("ppo", eager, "--edited").returncode == 0
     assert fast.read_text().splitlines() == lines
 
 
 def test_a_folder_keeps_the_name(tmp_path, monkeypatch):
-    """One that is there, or that ends with /; . and .., and names of modules, are refused."""
+    """One that is there, or that ends with /."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     for path in ("there", "new/sub/"):
@@ -162,57 +155,7 @@ def test_a_folder_keeps_the_name(tmp_path, monkeypatch):
         assert (tmp_path / path / "ppo.py").read_bytes() == (PPO / "ppo.py").read_bytes()
         assert (tmp_path / path / "ppo_torchcompile.py").exists()
     assert fork("ppo", "there/", "--edited").returncode == 0
-    for path, said in (
-        (".", "'.' is no name; ./ppo is one"),
-        ("..", "'..' is no name; ../ppo is one"),
-        ("typing", "typing.py would be imported in place of 'typing'"),
-        ("x/torch.py", "torch.py would be imported in place of 'torch'"),
-        (".py", "'.py' has no name"),
-    ):
-        assert len(refused(said, "ppo", path).splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"there", "new"}
-
-
-def test_a_patch_of_any_encoding_and_anyones_settings(tmp_path):
-    """Latin-1, a byte order mark, PowerShell's UTF-16; blanks at an end that git's settings would
-    refuse, and line ends that they would change."""
-    text = (IDEAS / "rpo.patch").read_text()
-    assert "±" in text
-    settings = "[apply]\nwhitespace = error-all\n[core]\nwhitespace = cr-at-eol\nautocrlf = true\n"
-    (tmp_path / ".gitconfig").write_text(settings)
-    env = {"HOME": str(tmp_path), "GIT_DIR": str(tmp_path)}
-    blank = PATCH.replace("2 * v_loss", "2 * v_loss   ")
-    for source, name, raw in (
-        ("ppo_continuous_action", "latin", text.encode("latin-1")),
-        ("ppo_continuous_action", "mark", text.encode("utf-8-sig")),
-        ("ppo_continuous_action", "power", text.replace("\n", "\r\n").encode("utf-16")),
-        ("ppo", "blank", blank.encode()),
-    ):
-        (tmp_path / f"{name}.patch").write_bytes(raw)
-        done = fork(source, tmp_path / name, "--patch", tmp_path / f"{name}.patch", env=env)
-        assert done.returncode == 0, done.stderr
-    found = {(tmp_path / f"{x}_torchcompile.py").read_bytes() for x in ("latin", "mark", "power")}
-    assert len(found) == 1 and b"\r" not in found.pop()
-    assert "    v_loss = 2 * v_loss   \n" in (tmp_path / "blank.py").read_text()
-
-
-def test_a_script_is_read_as_python_reads_it(tmp_path):
-    """By its byte order mark, or its coding line, which the fast version keeps."""
-    fork("ppo", tmp_path / "mine")
-    eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
-    before, text = fast.read_text(), eager.read_text()
-    assert "±" in text
-    eager.write_text(text.replace("±", "±±"), "utf-8-sig")
-    assert fork("ppo", eager, "--edited").returncode == 0
-    assert fast.read_text("utf-8") == before.replace("±", "±±")
-    coding = "# -*- coding: latin-1 -*-\n"
-    eager.write_text(coding + text, "latin-1")
-    done = fork("ppo", eager, "--edited")
-    assert done.returncode == 0, done.stderr
-    assert fast.read_text("latin-1") == coding + before
-    compile(fast.read_bytes(), fast, "exec")
-    eager.write_text(text, "latin-1")  # and says nothing of it
-    refused("mine.py: ", "ppo", eager, "--edited")
 
 
 def test_a_line_is_found_by_its_indentation():
@@ -244,7 +187,6 @@ def test_what_does_not_follow(tmp_path):
         assert text.count(old) == 1
         eager.write_text(text.replace(old, new))
         refused("change both by hand", name, eager, "--edited")
-    refused("has the FORMAT of ppo_atari", "ppo", eager, "--edited")
     refused("no --patch", "ppo", tmp_path / "none", "--edited", "--patch", "spo")
     assert "Nothing was written" in refused("none.py", "ppo", tmp_path / "none", "--edited")
     assert fast.read_text() == before and len([*tmp_path.iterdir()]) == 2

@@ -13,10 +13,8 @@ from lib.records import ROOT, Failure
 class Pair(NamedTuple):
     """What the pages say of a pair that is not in its files."""
 
-    parent: str | None
-    """the eager script that it is derived from"""
-    purpose: str
-    """what it is for, in a few words"""
+    parent: str | None  # the eager script that it is derived from
+    purpose: str  # what it is for, in a few words
 
 
 PAIRS = {

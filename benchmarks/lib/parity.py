@@ -14,11 +14,10 @@ import tokenize
 import traceback
 from collections.abc import Callable
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
-from lib.records import Failure
+from lib.records import Failure, events
 
 import torch
 import torch.distributed as dist
@@ -64,13 +63,7 @@ def run_main(path: Path, *flags, runs_dir, edit: Callable | None = None, gpu=Fal
 
 def scalars(run_dir) -> dict[str, list[tuple[int, float]]]:
     """The TensorBoard curves of a run: {tag: [(step, value), ...]}."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
+    return {tag: [(x.step, x.value) for x in found] for tag, found in events(run_dir).items()}
 
 
 def curves(run: SimpleNamespace) -> dict[str, list[tuple[int, float]]]:
@@ -191,10 +184,8 @@ class Main:
         return sorted(x for x in numbers if not self.lines[x - 1].startswith(ENDS))
 
     def left_out(self) -> str:
-        """These, as 7, 12-14."""
-        numbers = self.missed()
-        groups = [[*x] for _, x in groupby(numbers, lambda x: x - numbers.index(x))]
-        return ", ".join(f"{x[0]}-{x[-1]}" if x[1:] else f"{x[0]}" for x in groups)
+        """These in words."""
+        return ", ".join(map(str, self.missed()))
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ def panels(found: dict[str, dict[str, list[dict]]], said: str) -> Figure | None:
         ax.set_title(title, fontsize=9)
         for (name, runs), colour in zip(lines.items(), (ORANGE, BLUE), strict=True):
             if runs := [r for r in runs if r["curve"]]:
-                steps, _, mean, std = seeds_as_one(runs)
+                steps, mean, std = seeds_as_one(runs)
                 ax.fill_between(steps / 1e6, mean - std, mean + std, color=colour, alpha=0.15, lw=0)
                 (named[name],) = ax.plot(steps / 1e6, mean, color=colour)
     fig.axes[0].set_ylabel("return of an episode")

@@ -7,7 +7,6 @@ A variant is a script with flags, written NAME, NAME:compile, NAME:compile+no-ch
 import ast
 import fcntl
 import hashlib
-import importlib.util
 import json
 import math
 import os
@@ -18,15 +17,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
-import tokenize
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
-from importlib.machinery import PathFinder
 from importlib.metadata import distributions, version
 from pathlib import Path
 
@@ -37,13 +33,12 @@ SCRIPTS = sorted(
 )
 # versions that a record names
 LIBRARIES = "torch tensordict envpool ale_py gymnasium mujoco numpy stable_baselines3".split()
-INSTALLED = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-SPS = re.compile(r"SPS: ([\d.]+)")  # as other systems are made to print it
 BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<00:02, ...]
 # settings of threads and memory, which a script makes itself
 NOT_INHERITED = "OMP_NUM_THREADS OMP_WAIT_POLICY MKL_NUM_THREADS GOMP_SPINCOUNT".split()
 NOT_INHERITED += ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"]
 GRACE = 30  # seconds that a run has to save its checkpoint after a signal
+SAVED = 128 + signal.SIGTERM  # status of one that has
 
 
 class Failure(Exception):
@@ -58,17 +53,11 @@ def warn(message: str) -> None:
 # Records
 
 
-def append(path: Path, record: dict, unless=lambda there: False) -> None:
-    """Adds a line to a file of records, unless that holds of one that is there.
-
-    Whoever writes too waits meanwhile. A broken last line stays, and stays the only broken one.
-    """
+def append(path: Path, record: dict) -> None:
+    """Adds a line to a file of records. A broken last line stays, and stays the only broken one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+", buffering=0) as file:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if any(map(unless, read(path))):
-            return
+        fcntl.flock(file, fcntl.LOCK_EX)  # whoever writes too waits
         start = b""
         if file.seek(0, 2):
             file.seek(-1, 2)
@@ -81,25 +70,13 @@ def read(path: Path) -> list[dict]:
     records = []
     for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError
-            records.append(record)
+            records.append(json.loads(line))
         except ValueError:
             warn(f"{path.name}, line {number}, is no record (a run that was killed?): left out")
     return records
 
 
 # Variants of the scripts
-
-
-def text_of(path: Path) -> str:
-    """A Python file's text, as Python decodes it: by its coding line, without a byte order mark."""
-    try:
-        with tokenize.open(path) as file:
-            return file.read()
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise Failure(f"{path.name}: {error}") from None
 
 
 def part(variant: str) -> tuple[str, str, list[str]]:
@@ -144,7 +121,7 @@ def constants(text: str) -> dict:
 @cache
 def defaults(name: str) -> dict:
     """Those of a script in ppo/."""
-    return constants(text_of(ROOT / "ppo" / f"{name}.py"))
+    return constants((ROOT / "ppo" / f"{name}.py").read_text())
 
 
 def as_of_today(record: dict) -> str:
@@ -187,51 +164,29 @@ def fingerprint(text: str) -> str:
 def code(name: str) -> str | None:
     """The fingerprint of a script in ppo/ as it is now; None without one."""
     path = ROOT / "ppo" / f"{name}.py"
-    return fingerprint(text_of(path)) if path.exists() else None
-
-
-def own_files(name: str, folders: list[str]) -> list[Path]:
-    """The files of a module or package that lies in no library, but in a folder, or where an
-    editable install has it; [] if it is a library's."""
-    spec = None
-    with suppress(ImportError, ValueError):
-        spec = PathFinder.find_spec(name, folders)
-        if spec is None or spec.origin is None:  # a folder of that name, behind any package
-            spec = importlib.util.find_spec(name) or spec
-    if spec is None or spec.origin in ("built-in", "frozen"):
-        return []
-    places = [*(spec.submodule_search_locations or [])]
-    for place in map(Path, places or [spec.origin]):
-        libraries = {"site-packages", "dist-packages"} & {*place.parts}
-        # what lies in benchmarks/ was found from here, not from a script's folder
-        if libraries or any(map(place.is_relative_to, (*INSTALLED, ROOT / "benchmarks"))):
-            return []
-    found = [path for place in places for path in Path(place).rglob("*.py")]
-    return sorted(found) if places else [Path(spec.origin)]
+    return fingerprint(path.read_text()) if path.exists() else None
 
 
 def code_of(path: Path, beside: Path, env_id: str = "") -> str:
     """The fingerprint of a script and of all that it imports from no library: what lies beside the
     file that it is a copy of, or on PYTHONPATH, the environment's module too ('my_envs' of
     my_envs:HiddenCartPole-v1)."""
-    importlib.invalidate_caches()
-    folders = [str(beside), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    folders = [beside, *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    folders = [x for x in folders if not {"site-packages", "dist-packages"} & {*x.parts}]
     module = re.match(r"[\w.]+(?=:|$)", env_id)
-    left, seen, files, marks = [module[0]] if module else [], set(), [path], []
+    names, files = [module[0]] if module else [], [path]
     for file in files:  # which grows
-        try:
-            text = text_of(file)
-            marks.append(fingerprint(text))
-            nodes = [*ast.walk(ast.parse(text))]
-        except (Failure, SyntaxError, ValueError):  # compiled, or no Python of today's
-            marks.append(hashlib.sha256(file.read_bytes()).hexdigest()[:10])
-            nodes = []
-        left += [x.name for node in nodes if isinstance(node, ast.Import) for x in node.names]
-        left += [x.module for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
-        for name in sorted({x.partition(".")[0] for x in left} - seen):
-            seen.add(name)
-            files += [x for x in own_files(name, [*filter(None, folders)]) if x not in files]
-    return marks[0] if len(marks) == 1 else hashlib.sha256("".join(marks).encode()).hexdigest()[:10]
+        with suppress(SyntaxError):
+            nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+            names += [x.name for node in nodes if isinstance(node, ast.Import) for x in node.names]
+            names += [x.module for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
+        for name in sorted({x.partition(".")[0] for x in names}):
+            for place in (folder / name for folder in folders):
+                package = (place / "__init__.py").exists()
+                found = sorted(place.rglob("*.py")) if package else [place.with_suffix(".py")]
+                files += [x for x in found if x.exists() and x not in files]
+    own, others = fingerprint(path.read_text()), b"".join(x.read_bytes() for x in files[1:])
+    return hashlib.sha256(own.encode() + others).hexdigest()[:10] if files[1:] else own
 
 
 def commit() -> str:
@@ -252,17 +207,17 @@ def commit() -> str:
 # What a run has left, and where it ran
 
 
-def scalars(run_dir: Path, tag: str) -> list:
-    """The TensorBoard events of a curve of a run: step, value, wall_time; [] if there is none."""
+def events(run_dir: Path) -> dict[str, list]:
+    """The TensorBoard events of a run, (wall_time, step, value), by the curves' tags."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-    return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
+    found = EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+    return {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
 
 
-def startup_s(run_dir: Path, start: float) -> float:
-    """Seconds from `start`, a time.time(), to the end of a run's first iteration."""
-    return scalars(run_dir, "charts/learning_rate")[0].wall_time - start
+def scalars(run_dir: Path, tag: str) -> list:
+    """Those of one curve, [] if there is none."""
+    return events(run_dir).get(tag, [])
 
 
 def machine() -> dict:
@@ -299,8 +254,7 @@ def end_all(signum: int = signal.SIGKILL) -> None:
 
 def catch_signals() -> None:
     """Ctrl+C, SIGTERM and a terminal that closes end what was started here, too: by SIGTERM, after
-    which a script saves its checkpoint; by SIGKILL after a second signal, or after GRACE seconds.
-    """
+    which a script saves its checkpoint; by SIGKILL after a second signal."""
     first = math.inf
 
     def handler(signum, frame):
@@ -310,9 +264,6 @@ def catch_signals() -> None:
         first = time.monotonic()
         stopping.set()
         end_all(signal.SIGTERM)
-        killer = threading.Timer(GRACE, end_all)
-        killer.daemon = True
-        killer.start()
         if signum == signal.SIGINT:
             raise KeyboardInterrupt
         sys.exit(128 + signum)
@@ -335,14 +286,22 @@ def run_process(command: list[str], *more, **named) -> str:
     return "".join(line for _, line in timed_lines(command, *more, **named))
 
 
-def timed_lines(
-    command: list[str], env: dict | None = None, tick=None, limit=math.inf
-) -> list[tuple[float, str]]:
-    """(seconds since its start, line) of the standard output of a command that ended well within
-    `limit` seconds; else Failure with its last line. It inherits nothing of NOT_INHERITED; env adds
-    variables. It is a process group of its own, which ends with it.
+def ended(process: subprocess.Popen, limit: float | None) -> int | None:
+    """A process's status, None if it has none after so many seconds."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(limit)
+    return None
 
-    tick(process) is called each second or so, and may end the process by a signal.
+
+def timed_lines(
+    command: list[str], env: dict | None = None, limit: float | None = None
+) -> list[tuple[float, str]]:
+    """(seconds since its start, line) of the standard output of a command that ended well; else
+    Failure with its last line. It inherits nothing of NOT_INHERITED; env adds variables. It is a
+    process group of its own, which ends with it.
+
+    After `limit` seconds it gets a SIGTERM. A script of ours then saves what it has, and that is
+    well, too.
     """
     environment = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
     environment |= {"PYTHONUNBUFFERED": "1", **(env or {})}
@@ -356,8 +315,6 @@ def timed_lines(
         except OSError as error:
             raise Failure(f"{command[0]}: {error.strerror}") from None
         running.add(process)
-        if stopping.is_set():  # the signal came between
-            end_all()
 
         def listen():
             with process.stdout as out:
@@ -366,16 +323,13 @@ def timed_lines(
 
         reader = threading.Thread(target=listen, daemon=True)
         reader.start()
-        stopped = False
         try:
-            while True:
-                try:
-                    status = process.wait(1)
-                    break
-                except subprocess.TimeoutExpired:
-                    if time.monotonic() - started > limit:
-                        raise Failure(f"no end after {limit:.0f} seconds") from None
-                    stopped = stopped or bool(tick and tick(process))
+            status = ended(process, limit)
+            if status is None:
+                process.terminate()
+                status = ended(process, GRACE)
+                if status != SAVED:
+                    raise Failure(f"no end after {limit:.0f} seconds")
         finally:
             with suppress(ProcessLookupError):  # it, or what it has left behind
                 os.killpg(process.pid, signal.SIGKILL)
@@ -383,33 +337,13 @@ def timed_lines(
             running.discard(process)
         reader.join(5)
         err.seek(0)
-        if status and not (stopped and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
+        if status and (status != SAVED or stopping.is_set()):
             said = err.read().strip() or "".join(line for _, line in lines)
             framed = re.search(r"─╮\n(.*?)(?:│ ─|╰)", said, re.DOTALL)  # a message of tyro's
             said = " ".join(framed[1].replace("│", " ").split()) if framed else said
             said = [line for line in said.splitlines() if line.strip() and not BAR.search(line)]
             raise Failure(f"status {status}: {(said or ['no output'])[-1].strip()[-300:]}")
         return lines
-
-
-def matches(pattern: re.Pattern, lines: list[tuple[float, str]]) -> list[tuple[float, re.Match]]:
-    """(seconds, match) of all that a pattern finds in timed lines."""
-    return [(at, match) for at, line in lines for match in pattern.finditer(line)]
-
-
-def peer(text: str, **values) -> tuple[str, list[str], str]:
-    """Of --peer NAME='COMMAND' the name, the command's words and the command, in which each
-    {value} is replaced; Failure without a command."""
-    name, _, command = text.partition("=")
-    for key, value in values.items():
-        command = command.replace(f"{{{key}}}", str(value))
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise Failure(f"--peer {text}: {error}") from None
-    if not words:
-        raise Failure(f"--peer {text}: give NAME='COMMAND'")
-    return name, words, command
 
 
 def python(script: str, *flags) -> list[str]:

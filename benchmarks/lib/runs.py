@@ -1,25 +1,21 @@
 """Training over seeds: the engine of which learning.py, compare.py and tune.py are views.
 
 A job is a dictionary of what makes a run that run, KEY, and more that is put down. Its record is
-the job and what came of it, a line of a file. One record a key counts, whoever wrote it: what has
-one is not run again, and what another process is running is waited for.
+the job and what came of it, a line of a file. The last record of a key counts, and what has one is
+not run again.
 """
 
-import fcntl
 import itertools
 import json
 import math
 import os
 import re
 import shlex
-import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -30,7 +26,8 @@ from tqdm import tqdm
 
 KEY = ("code", "flags", "env_id", "seed", "total_timesteps")
 POINTS = 100  # of a curve, about
-opened, opening = {}, threading.Lock()
+# as other systems are made to print them
+SPS = re.compile(r"SPS: ([\d.]+)")
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.einfa]+)")
 
 
@@ -38,17 +35,12 @@ EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?([-+\d.einfa]+)")
 class Side:
     """What is trained: a script with flags, or another system."""
 
-    name: str
-    """`variant` of its records"""
-    script: Path
-    """of another system the one that it stands beside"""
+    name: str  # `variant` of its records
+    script: Path  # of another system the one that it stands beside
     flags: list[str] = field(default_factory=list)
-    command: str = ""
-    """another system's, with {env_id}, {seed} and {total_timesteps}"""
-    more: dict = field(default_factory=dict)
-    """of its records"""
-    copy: Path | None = None
-    """what runs: the script, or what it was when keep() was called"""
+    command: str = ""  # another system's, with {env_id}, {seed} and {total_timesteps}
+    more: dict = field(default_factory=dict)  # of its records
+    copy: Path | None = None  # what runs: the script, or what it was when keep() was called
 
     def __post_init__(self):
         self.copy = self.copy or self.script
@@ -67,6 +59,18 @@ class Side:
         code = f"{self.name}, {self.script.stem}" if self.command else self.code(env_id)
         found = {"variant": self.name, "code": code, "flags": self.flags, "env_id": env_id}
         return found | {"seed": seed, "total_timesteps": total_timesteps} | self.more
+
+
+def peer(text: str, script: Path) -> Side:
+    """The other system of --peer NAME='COMMAND', beside a script; Failure without a command."""
+    name, _, command = text.partition("=")
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = []
+    if not words:
+        raise records.Failure(f"--peer {text}: give NAME='COMMAND'")
+    return Side(name, script, [], command, {"pair": script.stem})
 
 
 def key(record: dict) -> str:
@@ -103,47 +107,6 @@ def called(job: dict) -> str:
     return f"{job['variant']} {job['env_id']} seed {job['seed']}"
 
 
-def lock_file(path: Path):
-    """Where processes tell each other what they run. Opened once and never closed: to close one of
-    a file's descriptors frees all locks that a process has on it."""
-    with opening:
-        if path not in opened:
-            name = sha256(str(path.resolve()).encode()).hexdigest()[:16]
-            opened[path] = open(Path(tempfile.gettempdir(), f"ppo-{os.getuid()}-{name}"), "ab")
-        return opened[path]
-
-
-@contextmanager
-def alone(path: Path, job: dict):
-    """Waits until no other process makes this run, and keeps them waiting until it is made."""
-    file, at = lock_file(path), int(sha256(key(job).encode()).hexdigest()[:12], 16)
-    while True:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at)
-            break
-        except (BlockingIOError, PermissionError):
-            if records.stopping.wait(0.2):
-                raise records.Failure("not begun, after a signal") from None
-    try:
-        yield
-    finally:
-        fcntl.lockf(file, fcntl.LOCK_UN, 1, at)
-
-
-def once(path: Path, job: dict, side: Side, work: Callable) -> dict:
-    """The record of a job: the one that is there, or the one that work(job, side) makes."""
-
-    def same(record):
-        return key(record) == key(job) and complete(record)
-
-    with alone(path, job):
-        for record in filter(same, records_of(path)):
-            return record
-        record = {**job, **work(job, side)}
-        records.append(path, record, unless=same)
-    return record
-
-
 def every(path: Path, jobs: list[tuple[dict, Side]], work: Callable, at_once: int) -> list[str]:
     """Makes the records of all jobs by work(job, side), so many at once, under a bar; on a core
     each if they are as many as cores. Returns a line for each that failed, and says it at once."""
@@ -151,17 +114,19 @@ def every(path: Path, jobs: list[tuple[dict, Side]], work: Callable, at_once: in
     done = {key(record) for record in records_of(path) if complete(record)}
     left = [(job, side) for job, side in jobs if key(job) not in done]
     records.warn(f"{len(left)} runs to do, {len(jobs) - len(left)} with a record in {path}")
-    cores, failed, lock = sorted(os.sched_getaffinity(0)), [], threading.Lock()
+    cores, failed = sorted(os.sched_getaffinity(0)), []
     pinned = at_once == len(cores)
+
+    def once(job, side):
+        records.append(path, {**job, **work(job, side)})
 
     def pin():  # a thread's processes have its core
         if pinned:
-            with lock:
-                os.sched_setaffinity(0, {cores.pop()})
+            os.sched_setaffinity(0, {cores.pop()})
 
     pool = ThreadPoolExecutor(at_once, initializer=pin)
     with tqdm(total=len(left), unit="run", disable=not left) as progress:
-        futures = {pool.submit(once, path, *one, work): one[0] for one in left}
+        futures = {pool.submit(once, *one): one[0] for one in left}
         try:
             for future in as_completed(futures):
                 if failure := future.exception():
@@ -185,31 +150,19 @@ def points(episodes: list[tuple], total_timesteps: int) -> list[list[float]]:
     width, found = total_timesteps / POINTS, []
     for _, ended in itertools.groupby(episodes, lambda episode: int((episode[0] - 1) // width)):
         steps, seconds, returns = zip(*ended, strict=True)
-        found.append([steps[-1], round(seconds[-1], 1), round(float(np.mean(returns)), 3)])
+        found.append([steps[-1], round(float(seconds[-1]), 1), round(float(np.mean(returns)), 3)])
     return found
 
 
-def curve(run_dir: Path, start: float, total_timesteps: int) -> list[list[float]]:
-    """A run's curve from its TensorBoard events; of what lies between two games a minute at most
-    counts, as between two stretches of a run."""
-    episodes = records.scalars(run_dir, "charts/episodic_return")
-    gaps = np.diff([start, *(episode.wall_time for episode in episodes)])
-    gaps[1:] = gaps[1:].clip(0, 60)
-    seconds = gaps.cumsum().tolist()
-    found = [(e.step, at, e.value) for e, at in zip(episodes, seconds, strict=True)]
-    return points(found, total_timesteps)
-
-
-def train(job: dict, side: Side, runs=None, minutes=math.inf, tick=None, fresh=False) -> dict:
+def train(job: dict, side: Side, runs=None, limit=None, cache=None) -> dict:
     """What comes of a job: its run's summary, curve and seconds.
 
-    runs: a folder, else a temporary one; a run that is in it is gone on with. minutes: after which
-    the run is asked to save and end. tick(process, folder): called each second, may end it, too.
-    fresh: nothing that was compiled before is used. Failure if what the script imports was changed
-    meanwhile.
+    runs: a folder, else a temporary one; a run that is in it is gone on with. limit: seconds after
+    which the run is asked to save and end. cache: a folder; nothing that was compiled outside it is
+    used. Failure if what the script imports was changed meanwhile.
     """
     if side.command:
-        return train_peer(job, side, minutes)
+        return train_peer(job, side, limit, cache)
     with tempfile.TemporaryDirectory() as place:
         words = "__".join(str(job[x]) for x in ("variant", *KEY) if x != "flags")
         folder = Path(runs or place, re.sub(r"[^\w.-]+", "_", words))
@@ -220,44 +173,45 @@ def train(job: dict, side: Side, runs=None, minutes=math.inf, tick=None, fresh=F
         where = ["--resume", *earlier] if earlier else ["--runs-dir", str(folder)]
         beside = [str(side.script.parent), os.environ.get("PYTHONPATH", "")]
         env = {"PYTHONPATH": os.pathsep.join(filter(None, beside))}
-        env |= records.cold(place) if fresh else {}
+        env |= records.cold(cache) if cache else {}
         began = time.time()
-
-        def ended(process):
-            if time.time() - began > 60 * minutes:
-                process.send_signal(signal.SIGTERM)
-                return True
-            return bool(tick and tick(process, folder))
-
-        records.run_process([sys.executable, str(side.copy), *flags, *where], env, tick=ended)
+        records.run_process([sys.executable, str(side.copy), *flags, *where], env, limit)
         if side.code(job["env_id"]) != job["code"]:
             raise records.Failure("what it imports was changed while it ran")
         if not (found := [*folder.glob("*/summary.json")]):
-            raise records.Failure("ended in its first iteration: give it more --minutes")
+            raise records.Failure("it has left no summary")
         run_dir, start, seconds = found[0].parent, began, time.time() - began
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(x.name.split(".")[3]) for x in run_dir.glob("events.*"))
-        learned = curve(run_dir, start, job["total_timesteps"])
+        ended = records.scalars(run_dir, "charts/episodic_return")
+        gaps = np.diff([start, *(x.wall_time for x in ended)])
+        gaps[1:] = gaps[1:].clip(0, 60)  # between two games, or two stretches, a minute at most
+        games = [(x.step, at, x.value) for x, at in zip(ended, gaps.cumsum(), strict=True)]
+        learned = points(games, job["total_timesteps"])
         if earlier and learned:
             seconds = learned[-1][1]  # of all stretches
         found = json.loads(found[0].read_text())
         found |= {"date": records.now(), "seconds": round(seconds, 1), "run": run_dir.name}
         found["command"] = records.shown([sys.executable, str(side.script), *flags])
-        return found | {"startup_s": records.startup_s(run_dir, start), "curve": learned}
+        first = records.scalars(run_dir, "charts/learning_rate")[0].wall_time
+        return found | {"startup_s": first - start, "curve": learned}
 
 
-def train_peer(job: dict, side: Side, minutes: float) -> dict:
+def train_peer(job: dict, side: Side, limit, cache) -> dict:
     """The same of another system, from what it prints and when: `global_step=N,
     episodic_return=X` after each game, and `SPS: x` after each iteration."""
-    _, words, command = records.peer(f"{side.name}={side.command}", **job)
+    command = side.command
+    for name, value in job.items():
+        command = command.replace(f"{{{name}}}", str(value))
+    words, start = shlex.split(command), time.time()
     if "".join(words[1:2]).startswith("benchmarks/"):
         words[:2] = records.python(words[1])
-    with tempfile.TemporaryDirectory() as place:
-        env, start = records.cold(place), time.time()
-        lines = records.timed_lines(words, env, limit=60 * minutes)
-        found = {"date": records.now(), "seconds": round(time.time() - start, 1)}
-    games = [(int(x[1]), at, float(x[2])) for at, x in records.matches(EPISODE, lines)]
-    speeds = [(at, float(match[1])) for at, match in records.matches(records.SPS, lines)]
+    lines = records.timed_lines(words, records.cold(cache) if cache else None, limit)
+    found = {"date": records.now(), "seconds": round(time.time() - start, 1)}
+    games, speeds = [], []
+    for at, line in lines:
+        games += [(int(x[1]), at, float(x[2])) for x in EPISODE.finditer(line)]
+        speeds += [(at, float(x[1])) for x in SPS.finditer(line)]
     found |= {"command": command, "complete": True, "sps": None}
     if speeds:
         found |= {"startup_s": speeds[0][0], "sps": speeds[-1][1]}

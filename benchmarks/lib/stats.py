@@ -1,8 +1,5 @@
 """Numbers from records: medians and ratios over rounds, means, intervals and curves over seeds."""
 
-from functools import cache
-from itertools import combinations
-from math import comb
 from statistics import median
 
 import numpy as np
@@ -26,27 +23,11 @@ def sps(runs: list[dict]) -> float:
     return median(values(runs))
 
 
-def ratio(records: list[dict], base: list[dict]) -> float | None:
-    """Median over rounds of steps/s over the base's in the same round; None without one."""
+def times(records: list[dict], base: list[dict]) -> str:
+    """Median over rounds of steps/s over the base's in the same round; empty without one."""
     base_sps = {r["round"]: r["sps"] for r in base}
     ratios = [r["sps"] / base_sps[r["round"]] for r in records if r["round"] in base_sps]
-    return median(ratios) if ratios else None
-
-
-def times(records: list[dict], base: list[dict], form: str = "{:.2f}") -> str:
-    """The same as text, empty without one."""
-    found = ratio(records, base)
-    return "" if found is None else form.format(found)
-
-
-def phase_ms(runs: list[dict], phase: str) -> float:
-    """Median milliseconds of a phase in one iteration, after burn-in."""
-    found = []
-    for run in runs:
-        args = run["args"]
-        iterations = run["global_step"] // (args["num_envs"] * args["num_steps"])
-        found.append(1000 * run["phase_s"][phase] / (iterations - args["measure_burnin"]))
-    return median(found)
+    return f"{median(ratios):.2f}" if ratios else ""
 
 
 def rounds(records: list[dict]) -> str:
@@ -80,37 +61,29 @@ def iqm(sample: list[float]) -> tuple[float, float, float]:
 
 
 def seeds_as_one(runs: list[dict], points: int = 50) -> np.ndarray:
-    """Curves of several seeds as one, (4, points): environment steps; means over seeds of the
-    seconds until then; mean and standard deviation of the returns since the last point."""
+    """Curves of several seeds as one, (3, points): environment steps; mean and standard deviation
+    over seeds of the returns since the last point."""
     ends = np.linspace(0, runs[0]["total_timesteps"], points + 1)
-    seconds, rows = [], []
-    for steps, at, returns in (np.transpose(run["curve"]) for run in runs):
+    rows = []
+    for steps, _, returns in (np.transpose(run["curve"]) for run in runs):
         bins = np.searchsorted(ends, steps) - 1
         means = {x: returns[bins == x].mean() for x in sorted({*bins})}
         # where no episode ended, a line between its neighbours
         rows.append(np.interp(range(points), list(means), list(means.values())))
-        seconds.append(np.interp(ends[1:], steps, at))
     spread = np.std(rows, 0, ddof=len(rows) > 1)
-    return np.array([ends[1:], np.mean(seconds, 0), np.mean(rows, 0), spread])
-
-
-@cache
-def deals(size: int, chosen: int) -> np.ndarray:
-    """All ways to choose so many of so many, a row each."""
-    return np.array([*combinations(range(size), chosen)])
+    return np.array([ends[1:], np.mean(rows, 0), spread])
 
 
 def permutation_p(a: list[float], b: list[float]) -> float:
     """Two-sided p of the difference of means: the share of all deals to sides of these sizes that
-    are as far apart, or, where there are more than 200,000 of them, of 20,000 random ones."""
-    both, least = np.array([*a, *b]), abs(difference(a, b)) - 1e-9
-    if comb(len(both), len(a)) <= 200_000:
-        sums = both[deals(len(both), len(a))].sum(axis=1)
-        apart = abs((both.sum() - sums) / len(b) - sums / len(a))
-        return float((apart >= least).mean())
-    mixed = np.random.default_rng(0).permuted(np.tile(both, (20_000, 1)), axis=1)
-    apart = abs(difference(mixed[:, : len(a)], mixed[:, len(a) :]))
-    return float((1 + (apart >= least).sum()) / (1 + len(mixed)))
+    are as far apart, or, where there are more than 20,000 of them, of 20,000 random ones."""
+    from scipy import stats
+
+    def apart(a, b, axis):
+        return abs(difference(a, b, axis))
+
+    how = {"n_resamples": 20_000, "alternative": "greater", "vectorized": True, "rng": 0}
+    return float(stats.permutation_test((a, b), apart, **how).pvalue)
 
 
 def across(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, float, float, float]:
@@ -151,11 +124,6 @@ def mean_std(runs: list[dict]) -> tuple[float, float | None]:
     """Mean return and its sample standard deviation over seeds, None of one seed."""
     found = values(runs, "mean_return")
     return float(np.mean(found)), float(np.std(found, ddof=1)) if len(found) > 1 else None
-
-
-def over_seeds(runs: list[dict]) -> str:
-    """Mean ± standard deviation, and the number of seeds."""
-    return f"{spread(*mean_std(runs))} ({len(runs)} seed{'s' * (len(runs) > 1)})" if runs else ""
 
 
 def seconds_to(target: float, run: dict) -> float:

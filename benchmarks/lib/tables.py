@@ -6,9 +6,8 @@ from statistics import median
 
 import numpy as np
 from lib.pairs import PAIRS
-from lib.phases import PHASES
 from lib.recipes import recipes, variant
-from lib.records import ROOT, as_of_today, code, defaults, pair, part
+from lib.records import ROOT, SCRIPTS, as_of_today, code, defaults, pair, part
 from lib.runs import called, complete, judged
 from lib.stats import (
     across,
@@ -18,9 +17,7 @@ from lib.stats import (
     holm,
     iqm,
     mean_std,
-    over_seeds,
     permutation_p,
-    phase_ms,
     rounds,
     seconds_to,
     spread,
@@ -29,8 +26,8 @@ from lib.stats import (
     values,
 )
 
-SOURCE = "https://docs.cleanrl.dev/rl-algorithms/ppo/"
-PUBLISHED = {  # by CleanRL's script: mean and standard deviation over 3 seeds, steps
+# docs.cleanrl.dev/rl-algorithms/ppo/: mean and standard deviation over 3 seeds, steps
+PUBLISHED = {
     "CartPole-v1": (490.04, 6.12, 500_000),
     "Acrobot-v1": (-86.36, 1.32, 500_000),
     "HalfCheetah-v4": (1442.64, 46.03, 1_000_000),
@@ -39,8 +36,6 @@ PUBLISHED = {  # by CleanRL's script: mean and standard deviation over 3 seeds, 
 }
 NAMES = {"simulator": "simulator alone", "sb3": "Stable-Baselines3"}
 FAST, EAGER, SIMULATOR = "fast version", "eager version", NAMES["simulator"]
-FRONT = "ppo", "ppo_continuous_action", "ppo_continuous_action_envpool", "ppo_atari_envpool"
-MACHINE = ("cpu", "cores", "gpu")
 SEEDS, ENOUGH = 3, 5  # of a row at least; of a permutation test, each side
 
 
@@ -71,18 +66,12 @@ def note(records: list[dict], what: str = "") -> str:
     days = {r["date"][:10] for r in records}
     machines = dict.fromkeys(map(machine, records))
     found = [*machines, " to ".join(sorted({min(days), max(days)}))]
-    old = {r["commit"] for r in records if old_code(r)}
+    timed = [(r, part(r["variant"])[0]) for r in records if "session" in r]
+    timed = [(r, name) for r, name in timed if name in SCRIPTS]
+    old = {r["commit"] for r, name in timed if r.get("code") != code(name)}
     found += [f"by the scripts of commit {', '.join(sorted(old))}"] * bool(old)
     said = "; ".join(filter(None, [what, *found]))
     return f"*{said[:1].upper()}{said[1:]}.*"
-
-
-def old_code(record: dict) -> bool:
-    """Whether a script of ppo/ whose speed was measured has changed since."""
-    return "session" in record and record.get("code") not in (
-        None,
-        code(part(record["variant"])[0]),
-    )
 
 
 # Steps per second
@@ -98,84 +87,67 @@ def system(record: dict) -> str:
     said = FAST if fast else "fast version, no flags" if "_torchcompile" in name else EAGER
     if fast and "compile" not in mode:
         said += ", not compiled"
-    n = record.get("ranks")
-    ranks = [f"{n} process{'es' * (n > 1)}"] if n else []
-    return ", ".join([said, *sorted(flags), *ranks]) + "".join(f" {word}" for word in more)
+    return ", ".join([said, *sorted(flags)]) + "".join(f" {word}" for word in more)
 
 
-def sessions(records: list[dict], every: bool = False) -> list[list[dict]]:
-    """Of each pair, number of environments and machine the newest session, or every one, in the
-    pairs' order."""
-    in_time = sorted(records, key=lambda r: r["session"])
-    cases = groups(in_time, "pair", "num_envs", "game", *MACHINE).values()
-    found = [[*groups(case, "session").values()][-1 if not every else 0 :] for case in cases]
-    found, order = [same for case in found for same in case], [*PAIRS]
-    return sorted(found, key=lambda same: (order.index(same[0]["pair"]), same[0]["num_envs"]))
+def sessions(records: list[dict]) -> list[list[dict]]:
+    """What was measured side by side, in the pairs' order, the newest last."""
+    found = groups(records, "pair", "num_envs", "session").values()
+    order = {name: i for i, name in enumerate(PAIRS)}
+    return sorted(
+        found, key=lambda same: (order[same[0]["pair"]], same[0]["num_envs"], same[0]["session"])
+    )
 
 
-def sitting(records: list[dict]) -> list[list[dict]]:
-    """What stands side by side: the sessions with both versions on the script's own environments,
-    of the machine with most pairs."""
-    own = [r for r in records if r["num_envs"] == defaults(r["pair"])["num_envs"]]
-    own = [r for r in own if r.get("game") is None]
-    both = [
-        same
-        for same in groups(own, "session", "pair").values()
-        if {EAGER, FAST} <= {system(r) for r in same}
-    ]
-    machines = groups([r for same in both for r in same], *MACHINE).values()
-    return max(map(sessions, machines), key=len, default=[])
+def newest(records: list[dict]) -> list[list[dict]]:
+    """Of each pair the newest session with both versions, on the script's own environments."""
+    found = {}
+    for same in sessions(records):
+        name, own = same[0]["pair"], defaults(same[0]["pair"])["num_envs"]
+        if same[0]["num_envs"] == own and {EAGER, FAST} <= {system(r) for r in same}:
+            found[name] = same
+    return [*found.values()]
 
 
-def speeds(shown: list[list[dict]], log: bool = False) -> str:
-    """Steps/s, a row a system; of a log with the simulator, spread, start-up and phases."""
+def beside(shown: list[list[dict]], task: bool = False) -> str:
+    """Steps/s, a row a session, by its script or its task, a column a system."""
     rows, runs = [], [r for same in shown for r in same]
-    machines = {machine(r).partition(",")[0] for r in runs}
+    columns = [FAST, EAGER, "LeanRL --compile", "CleanRL", NAMES["sb3"], SIMULATOR]
     for same in shown:
-        where = f", {machine(same[0]).partition(',')[0]}" * (len(machines) > 1)
+        name, num_envs = same[0]["pair"], same[0]["num_envs"]
+        what = defaults(name)["env_id"] if task else f"`{name}`"
+        row = [f"{what} ({num_envs})" + f", {machine(same[0])}" * bool(same[0]["gpu"])]
+        alone = [r for r in same if system(r) == SIMULATOR]
+        for of in columns:
+            mine = [r for r in same if system(r).removesuffix(" --cudagraphs") == of]
+            share = f" ({times(mine, alone)})" if alone and of != SIMULATOR else ""
+            row.append(f"{float(f'{sps(mine):.3g}'):,.0f}{share}" if mine else "")
+        rows += [row] * any(row[1:3])
+    header = ["task (environments)" if task else "script (environments)", *columns]
+    used = [i for i, column in enumerate(zip(*rows, strict=True)) if any(column)]
+    header, *rows = [[row[i] for i in used] for row in [header, *rows]]
+    what = "steps/s (share of the simulator's); medians of "
+    return f"{rows_of(header, rows)}\n\n{note(runs, f'{what}{rounds(runs)} rounds')}"
+
+
+def speeds(shown: list[list[dict]]) -> str:
+    """Steps/s in full, a row a system: ratios within a round, spread and start-up."""
+    rows, runs = [], [r for same in shown for r in same]
+    for same in shown:
         systems = groups([r | {"system": system(r)} for r in same], "system")
         systems = {name: runs for (name,), runs in systems.items()}
         eager, alone = systems.get(EAGER, []), systems.get(SIMULATOR, [])
-        for name, runs_of in systems.items():
-            if name == SIMULATOR and not log:
-                continue
-            starts = values([r for r in runs_of if r.get("cold_cache")], "startup_s")
-            took = minutes(median(starts) + 1e6 / sps(runs_of)) if starts else ""
-            row = [f"`{same[0]['pair']}` ({same[0]['num_envs']}){where}", name]
-            row += [f"{float(f'{sps(runs_of):.3g}'):,.0f}"]
-            row += [times(runs_of, eager), times(runs_of, alone), took]
-            if log:
-                row += [f"{min(values(runs_of)):,.0f} to {max(values(runs_of)):,.0f}"]
-                waits = groups(runs_of, "cold_cache").values()
-                waits = [median(x) for x in (values(y, "startup_s") for y in waits) if x]
-                row += [" / ".join(f"{x:.1f}" for x in waits)]
-                parts = PHASES if "phase_s" in runs_of[0] else ()
-                row += [" + ".join(f"{phase_ms(runs_of, x):.1f}" for x in parts)]
-            rows.append(row)
+        for name, mine in systems.items():
+            waits = groups(sorted(mine, key=lambda r: not r.get("cold_cache")), "cold_cache")
+            waits = [median(x) for x in (values(y, "startup_s") for y in waits.values()) if x]
+            row = [f"`{same[0]['pair']}` ({same[0]['num_envs']})", name]
+            row += [f"{float(f'{sps(mine):.3g}'):,.0f}", times(mine, eager), times(mine, alone)]
+            row += [minutes(waits[0] + 1e6 / sps(mine)) if waits else ""]
+            row += [f"{min(values(mine)):,.0f} to {max(values(mine)):,.0f}"]
+            rows.append([*row, " / ".join(f"{x:.1f}" for x in waits)])
     header = ["script (environments)", "system", "steps/s", "times eager", "of the simulator"]
-    header += ["1M steps, minutes"]
-    if log:
-        header += ["least to most", "start-up, cold / warm, s", f"{' + '.join(PHASES)}, ms"]
-    what = "one round" if rounds(runs) == "1" else f"medians of {rounds(runs)} interleaved rounds"
-    return f"{rows_of(header, rows, text=2)}\n\n{note(runs, what)}"
-
-
-def front(shown: list[list[dict]]) -> str:
-    """The front page's steps/s: a row a system, a column a task, with the simulator's share."""
-    found = {same[0]["pair"]: same for same in shown if same[0]["pair"] in FRONT}
-    names = [FAST, EAGER, "LeanRL --compile", "CleanRL", NAMES["sb3"], SIMULATOR]
-    header, rows = [""], {name: [name] for name in names}
-    for name in filter(found.get, FRONT):
-        env_id, envs = defaults(name)["env_id"], defaults(name)["num_envs"]
-        header.append(f"{env_id}, {envs} environment{'s' * (envs > 1)}")
-        alone = [r for r in found[name] if r["variant"] == "simulator"]
-        for of, row in rows.items():
-            runs = [r for r in found[name] if system(r) == of]
-            share = f" ({times(runs, alone)})" if runs and of != SIMULATOR else ""
-            row.append(f"{float(f'{sps(runs):.3g}'):,.0f}{share}" if runs else "")
-    runs = [r for same in found.values() for r in same]
-    what = "Steps/s, in brackets their share of the simulator's in the same round; medians of "
-    return f"{rows_of(header, [*rows.values()])}\n\n{note(runs, f'{what}{rounds(runs)} rounds')}"
+    header += ["1M steps, minutes", "least to most", "start-up, cold / warm, s"]
+    return f"{rows_of(header, rows, text=2)}\n\n{note(runs, f'medians of {rounds(runs)} rounds')}"
 
 
 # Returns
@@ -200,8 +172,8 @@ def runs_table(records: list[dict]) -> str:
         each = ", ".join(f"{r['seed']}: {r['mean_return']:,.1f}" for r in runs)
         told = f"`{name}`" + f" --patch {idea}" * bool(idea)
         told = told if name.startswith("ppo") else f"{NAMES.get(name, name)}, as `{of}`"
-        rows.append([env_id, told, f"{steps:,}", over_seeds(runs), took(runs), each])
-    header = ["task", "script", "steps", "return", "minutes", "each seed"]
+        rows.append([env_id, told, f"{steps:,}", score(runs), took(runs), each])
+    header = ["task", "script", "steps", "return (seeds)", "minutes", "each seed"]
     lines = judged(records)[1]
     for r in (r for r in records if not complete(r)):
         lines.append(f"{called(r)}: {r['mean_return']} after {r['global_step']:,} steps, not all")
@@ -214,33 +186,36 @@ def took(runs: list[dict]) -> str:
     return minutes(median(found)) if found else ""
 
 
+def score(runs: list[dict]) -> str:
+    """Mean return ± standard deviation, and the number of seeds."""
+    return f"{spread(*mean_std(runs))} ({len(runs)})" if runs else ""
+
+
 def returns(records: list[dict]) -> str:
-    """Returns after as many steps as CleanRL has published, by default flags: a row a system, and
-    by how much the fast version ends above the eager one."""
+    """Returns after as many steps as CleanRL has published, by default flags: a row a script and
+    task, with by how much the fast version ends above the eager one, and other systems."""
     rows, shown, found = [], [], learned(records)
     for env_id, (mean, std, steps) in PUBLISHED.items():
         same = [r for r in found if (r["env_id"], r["total_timesteps"]) == (env_id, steps)]
-        cases = groups(same, "pair", "variant")
-        for (of, name), runs in sorted(cases.items(), key=lambda x: (x[0][1][:3] != "ppo", x[0])):
-            told, apart = f"Stable-Baselines3, as `{of}`" if name == "sb3" else name, ""
-            if name.startswith("ppo"):
-                script, mode, flags = part(name)
-                if flags or mode != "compile" * (script != of):
-                    continue
-                told = f"`{of}`, {'fast' if mode else 'eager'}"
-            a, b = (values(cases.get((of, x), []), "mean_return") for x in (of, name))
-            if name.endswith(":compile") and min(len(a), len(b)) >= ENOUGH:
+        for (of,), runs in sorted(groups(same, "pair").items()):
+            systems = {x: y for (x,), y in groups(runs, "variant").items() if len(y) >= SEEDS}
+            fast, eager = (systems.pop(x, []) for x in (f"{of}_torchcompile:compile", of))
+            others = {NAMES.get(x, x): y for x, y in systems.items() if not x.startswith("ppo")}
+            told, apart = [f"{name} {score(y)}" for name, y in others.items()], ""
+            if "envpool" not in of:
+                told.append(f"published {spread(mean, std)} (3)")
+            if min(len(eager), len(fast)) >= ENOUGH:
+                a, b = (values(x, "mean_return") for x in (eager, fast))
                 low, high = bootstrap(difference, a, b)
                 apart = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
                 apart += f", p = {permutation_p(a, b):.3f}"
-            if len(runs) >= SEEDS:
-                rows.append([env_id, told, spread(*mean_std(runs)), str(len(runs)), apart])
-                shown += runs
-        if same:
-            told = f"CleanRL, [published]({SOURCE})"
-            rows.append([env_id, told, spread(mean, std), "3", ""])
-    header = ["task", "system", "return", "seeds", "fast minus eager [95%], p"]
-    return f"{rows_of(header, rows, text=2)}\n\n{note(shown)}"
+            if fast or eager:
+                rows.append(
+                    [f"`{of}`, {env_id}", score(fast), score(eager), apart, ", ".join(told)]
+                )
+                shown += [r for y in (fast, eager, *others.values()) for r in y]
+    header = ["script, task", FAST, EAGER, "fast minus eager [95%], p", "others"]
+    return f"{rows_of(header, rows)}\n\n{note(shown)}"
 
 
 def runs_of(records: list[dict], recipe: dict) -> list[dict]:
@@ -285,15 +260,9 @@ def recipe_table(records: list[dict]) -> str:
 # Ideas
 
 
-def changed_lines(idea: str) -> int:
-    """Added and removed lines of a patch of ppo/ideas."""
-    text = (ROOT / "ppo" / "ideas" / f"{idea}.patch").read_text()
-    return len(re.findall(r"(?m)^[+-]", text[text.index("\n@@") :]))
-
-
 def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     """Runs by (idea, task) without further flags, "none" being the script without: of each the
-    newest text that was run, with the seeds that both have; only ideas that are still there."""
+    newest text that was run, with the seeds that both have."""
     newest = {}
     plain = [r for r in judged(records)[0] if not part(r["variant"])[2]]
     for record in sorted(plain, key=lambda r: r["date"]):
@@ -303,9 +272,8 @@ def effects(records: list[dict]) -> dict[tuple[str, str], list[dict]]:
     shown = {}
     for (idea, env_id), runs in newest.items():
         beside = newest.get(("none", env_id), {})
-        there = idea == "none" or (ROOT / "ppo" / "ideas" / f"{idea}.patch").exists()
         runs = [r for seed, r in runs.items() if seed in beside]
-        if there and len(runs) >= SEEDS:
+        if len(runs) >= SEEDS:
             shown[idea, env_id] = runs
     return shown
 
@@ -332,7 +300,9 @@ def effects_table(records: list[dict]) -> str:
         cell = f"{change:+.0%} [{low:+.0%} to {high:+.0%}]"
         cell = f"**{cell}**" if sure[idea] < 0.05 else cell
         each = [f"{x} {difference(a, b):+,.0f}" for x, (a, b) in sides[idea].items()]
-        row = [f"[`{idea}`]({idea}.patch)", str(changed_lines(idea)), cell]
+        text = (ROOT / "ppo" / "ideas" / f"{idea}.patch").read_text()
+        lines = re.findall(r"(?m)^[+-]", text[text.index("\n@@") :])
+        row = [f"[`{idea}`]({idea}.patch)", str(len(lines)), cell]
         row += ["< 0.001" if p < 0.0005 else f"{p:.3f}"]
         rows.append([*row, f"{np.mean(speed):.2f}" if speed else "", "; ".join(each)])
     runs = [r for same in found.values() for r in same]

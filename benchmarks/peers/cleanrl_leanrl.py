@@ -4,10 +4,9 @@
     cd ../peers && python leanrl_ppo_continuous_action_torchcompile.py --compile
 
 The folders are clones of https://github.com/vwxyzjn/cleanrl, commit fe8d8a03c4, and of
-https://github.com/pytorch-labs/LeanRL, commit 8dbb6336b7; where a text is missing that an edit
-replaces, nothing is written. Edited is what EnvPool 1.2, Gymnasium 1 and NumPy 2 ask for, and what
-a comparison needs: `SPS: x` after each iteration, of the steps after the first 3 of them as ours,
-and `global_step=N, episodic_return=X` after each episode. What they compute stays as it is.
+https://github.com/pytorch-labs/LeanRL, commit 8dbb6336b7. Edited is what EnvPool 1.2, Gymnasium 1
+and NumPy 2 ask for, and what a comparison needs: `SPS: x` after each iteration, of the steps after
+the first 3, and `global_step=N, episodic_return=X` after each episode. What they compute stays.
 """
 
 import argparse
@@ -107,20 +106,16 @@ def edited(path: Path, edits: list[tuple[str, str, str]], commit: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--cleanrl", type=Path, help="a clone of it")
-    parser.add_argument("--leanrl", type=Path, help="a clone of it")
+    parser.add_argument("--cleanrl", type=Path, required=True, help="a clone of it")
+    parser.add_argument("--leanrl", type=Path, required=True, help="a clone of it")
     parser.add_argument("--out", type=Path, required=True, help="folder of the edited copies")
     args = parser.parse_args()
     clones = {"cleanrl": args.cleanrl, "leanrl": args.leanrl}
     try:
-        if not any(clones.values()):
-            raise ValueError("give --cleanrl or --leanrl, or both")
         texts = {}
         for name, edits in FILES.items():
             project, _, file = name.partition("/")
-            if clones[project] is not None:
-                path = clones[project] / name
-                texts[f"{project}_{file}"] = edited(path, edits, COMMITS[project])
+            texts[f"{project}_{file}"] = edited(clones[project] / name, edits, COMMITS[project])
         args.out.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (args.out / name).write_text(text)

@@ -2,14 +2,10 @@
 
     python benchmarks/peers/sb3.py ppo_atari_envpool --total-timesteps 12288
 
-Its hyper-parameters are the script's. Prints `global_step=N, episodic_return=X` after each episode,
-X the sum of raw rewards, and `SPS: x` after each iteration: the steps/s so far, from the fourth on
-after the same burn-in as the scripts have. Networks, batch sizes, epochs and clipping are the same;
-vf_coef is halved, as its value loss lacks the factor of 0.5. It has its own environment loop, and
-on EnvPool and ALE it trains on the rows that are no transition. RecurrentPPO has the script's
-networks, with PyTorch's initialisation of an LSTM; on pixels its critic reads the actor's LSTM and
-sends no gradient into it. With one minibatch its sequences are the script's. Several agents come by
-SuperSuit's vector environment; they all have to end together.
+Its hyper-parameters and networks are the script's; benchmarks/README.md says what differs. Prints
+`global_step=N, episodic_return=X` after each episode, X the sum of raw rewards, and `SPS: x` after
+each iteration, from the fourth on without the burn-in. Several agents come by SuperSuit's vector
+environment; they all have to end together.
 """
 
 import argparse
@@ -31,14 +27,14 @@ class Masks(gym.Wrapper):
     """Keeps info["action_mask"] for MaskablePPO, which asks for action_masks()."""
 
     def reset(self, **kwargs):
-        obs, info = self.env.reset(**kwargs)
-        self.mask = info["action_mask"]
-        return obs, info
+        found = self.env.reset(**kwargs)
+        self.mask = found[-1]["action_mask"]
+        return found
 
     def step(self, action):
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        self.mask = info["action_mask"]
-        return obs, reward, terminated, truncated, info
+        found = self.env.step(action)
+        self.mask = found[-1]["action_mask"]
+        return found
 
     def action_masks(self):
         return self.mask
@@ -52,14 +48,12 @@ def main() -> None:
     parser.add_argument("--total-timesteps", type=int)
     parser.add_argument("--seed", type=int)
     given = parser.parse_args()
-    try:
-        from sb3_contrib import MaskablePPO, RecurrentPPO
-        from stable_baselines3 import PPO
-        from stable_baselines3.common.callbacks import BaseCallback
-        from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-        from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
-    except ImportError:
-        sys.exit("needs sb3-contrib: pip install -r requirements/requirements-bench.txt")
+    from sb3_contrib import MaskablePPO, RecurrentPPO
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
+
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ppo"))
     script = importlib.import_module(given.script)  # with the script's number of threads
     asked = {k: v for k, v in vars(given).items() if k != "script" and v is not None}
@@ -99,14 +93,10 @@ def main() -> None:
         def get_attr(self, name, indices=None):
             return [None] * self.num_envs
 
-        def set_attr(self, name, value, indices=None):
-            raise NotImplementedError
-
-        def env_method(self, name, *args, indices=None, **kwargs):
-            raise NotImplementedError
-
         def env_is_wrapped(self, wrapper, indices=None):
             return [False] * self.num_envs
+
+        set_attr = env_method = None  # abstract, and not called
 
     class Layer(BaseFeaturesExtractor):
         """The layer that stands before the LSTM in the script's networks."""
@@ -215,10 +205,7 @@ def main() -> None:
         seed=args.seed,
         device="auto" if policy == "Cnn" else "cpu",  # as SB3 advises for small networks
     )
-    printer = Printer()
-    model.learn(args.total_timesteps * agents, callback=printer)
-    if printer.iterations <= args.measure_burnin:
-        sys.exit(f"too short a run: give more than {args.measure_burnin} iterations")
+    model.learn(args.total_timesteps * agents, callback=Printer())
 
 
 if __name__ == "__main__":

@@ -208,24 +208,6 @@ def agent(name, envs=None, args=None):
     return module.Agent(envs or spaces(name), *sizes)
 
 
-def memory(name, network, envs):
-    """What compute_gradients takes beside the batch: of an LSTM the memory before it, zeros."""
-    return (network.initial_state(envs),) if "lstm" in name else ()
-
-
-def seen(name, rows):
-    """What a network takes of rows of the storage, an LSTM's aside."""
-    return (rows["obs"], rows["window"], rows["ages"]) if "trxl" in name else (rows["obs"],)
-
-
-def batch_of(name, storage):
-    """What minibatches are taken from, as in main: rows, with an LSTM whole environments."""
-    if "lstm" in name:
-        return {key: rows[:-1] for key, rows in storage.items()}
-    batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}
-    return batch | ({"next_obs": storage["obs"][1:].flatten(0, 1)} if "rnd" in name else {})
-
-
 def random_storage(name, steps, envs, seed=0, like=None):
     """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
 

@@ -11,6 +11,7 @@ import my_envs  # noqa: F401, registers HiddenCartPole-v1
 import numpy as np
 import pytest
 import rsl_env
+import tmaze  # noqa: F401, registers TMaze-v0
 from gymnasium.utils.env_checker import check_env
 from helpers import TINY, run_main, scalars
 
@@ -51,6 +52,28 @@ def test_the_treasure_is_where_all_steps_go_right():
     seen, rewards, ends = play(env, [1 - right[row, 0] for row in range(20)])  # along the left edge
     assert rewards == [0.0] * 20 and ends == [True, False] and not seen[-1].any()
     assert seen[:20].argmax(1).tolist() == [20 * row for row in range(20)]
+
+
+def test_the_maze(tmp_path):
+    """The cue once, the junction once, noise; 1 for the cue's action there and nowhere else. It is
+    trained on."""
+    env, returns = gym.make("tmaze:TMaze-v0", length=7), []
+    env.action_space.seed(0)
+    for episode in range(40):
+        obs, _ = env.reset(seed=episode)
+        cue, over = obs[0], False
+        right = int(cue == 1) if episode % 2 else int(cue == -1)
+        for step in range(8):
+            assert not over and env.observation_space.contains(obs)
+            assert (obs[0] != 0) == (step == 0) and (obs[1] == 1) == (step == 7)
+            action = right if step == 7 else env.action_space.sample()
+            obs, reward, over, cut, _ = env.step(action)
+            assert not cut and (reward == 0 or over)
+        returns.append((reward, cue))
+    assert over and [x for x, _ in returns] == [-1.0, 1.0] * 20
+    assert {cue for _, cue in returns} == {-1.0, 1.0}
+    run = run_main("ppo_trxl", *TINY, "--env-id", "tmaze:TMaze10-v0", runs_dir=tmp_path)
+    assert run.episodic_returns and set(run.episodic_returns) <= {-1.0, 1.0}
 
 
 class Manager:

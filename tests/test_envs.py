@@ -1,5 +1,5 @@
-"""Atari's advantages as in CleanRL; what simulators do; images and numbers as a network sees them.
-Rows, flags and statistics: test_reference."""
+"""Atari's advantages as in CleanRL; images and numbers as a network sees them. Rows, flags and
+statistics: test_reference."""
 
 from types import SimpleNamespace
 
@@ -36,46 +36,6 @@ def test_cleanrl_semantics(name, monkeypatch, tmp_path):
         expected = cleanrl_advantages(run.rewards, values, run.dones, 0.99, 0.95)
         assert np.allclose(run.advantages, expected, rtol=1e-6, atol=1e-6) == bool(flags)
         assert (run.storage["valid"][:12].min() == 1) == (bool(flags) and "lstm" not in name)
-
-
-@pytest.mark.slow
-def test_the_trap_that_seeds_avoid():
-    """EnvPool's own scheme gives seeds 1 and 2 all games but one in common; a list is obeyed."""
-
-    def stream(**kwargs):
-        envs = envpool.make("Pong-v5", env_type="gym", num_envs=2, **kwargs)
-        frames = [envs.reset()[0]]
-        frames += [envs.step(np.full(2, step % 6))[0] for step in range(40)]
-        envs.close()
-        return np.stack(frames)
-
-    assert np.array_equal(stream(seed=1)[:, 1], stream(seed=2)[:, 0])
-    first = stream(seed=[7, 9])
-    assert np.array_equal(first[:, 0], stream(seed=[9, 7])[:, 1])
-    assert not np.array_equal(first[:, 0], first[:, 1])
-
-
-@pytest.mark.slow
-def test_a_life_lost_in_the_step_of_the_time_limit():
-    """As ScriptedALE has it: ALE says that it ended, not that it was cut; the game starts anew."""
-    load("ppo_atari")  # which registers ALE's
-    options = {"max_num_frames_per_episode": 184, "repeat_action_probability": 0.0}
-    told, plain = (
-        gym.make_vec("ALE/Breakout-v5", 16, life_loss_info=x, **options) for x in (True, False)
-    )
-    rng, count = np.random.default_rng(0), 0
-    lives = [x.reset(seed=np.arange(16))[1]["lives"] for x in (told, plain)][1]
-    for _ in range(120):
-        actions = rng.integers(0, 4, 16)
-        _, _, ended, cut, info = told.step(actions)
-        _, _, over, limit, plain_info = plain.step(actions)
-        both = (plain_info["lives"] < lives) & limit & ~over
-        assert ended[both].all() and not cut[both].any()
-        count, lives = count + both.sum(), plain_info["lives"]
-        assert (info["lives"] == lives).all(), "the same games, restarted together"
-        if count > 1:
-            return
-    raise AssertionError("no such step")
 
 
 @pytest.mark.parametrize("size", [(40, 50), (50, 36), (10, 10), (3, 7)])

@@ -121,6 +121,20 @@ def wait_for(what, seconds=60):
         time.sleep(0.05)
 
 
+def envpool_of_gymnasium(monkeypatch):
+    """EnvPool's make then gives Gymnasium's environments of that name."""
+
+    def make(env_id, env_type, num_envs, seed):
+        envs = gym.vector.SyncVectorEnv(
+            [lambda: gym.make(env_id, disable_env_checker=True)] * num_envs,
+            autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP,
+        )
+        envs.spec = SimpleNamespace(config=SimpleNamespace(max_episode_steps=3))
+        return envs
+
+    monkeypatch.setattr("envpool.make", make)
+
+
 def insert(before, lines):
     """An edit for run_main: these lines, indented like it, before the one line of that text."""
 

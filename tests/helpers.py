@@ -4,8 +4,10 @@ import fcntl
 import functools
 import importlib
 import io
+import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -87,6 +89,24 @@ def run_script(path, *flags, cwd, env=None, gpu=False, timeout=600):
         text=True,
         timeout=timeout,
     )
+
+
+def checkpoint_of(folder):
+    """What the one run in a folder has saved."""
+    (path,) = folder.glob("*/checkpoint.pt")
+    return torch.load(path, weights_only=True)
+
+
+def summary_of(folder):
+    (path,) = folder.glob("*/summary.json")
+    return json.loads(path.read_text())
+
+
+def evaluate(run_dir, *flags):
+    """ppo_eval in this process."""
+    path = PPO / "ppo_eval.py"
+    with patch("sys.argv", [*map(str, [path, run_dir, *flags])]):
+        runpy.run_path(str(path), run_name="__main__")
 
 
 def command(name, *words):
@@ -222,18 +242,14 @@ def agent(name, envs=None, args=None):
     return module.Agent(envs or spaces(name), *sizes)
 
 
-def random_storage(name, steps, envs, seed=0, like=None):
-    """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
+def random_storage(name, steps, envs, seed, like):
+    """A rollout's storage of random rows, fields (T + 1, N, ...), as `act` and main would leave it.
 
-    like: environments of a run, whose spaces may be others than those of spaces.
-    Returns storage, fields (T + 1, N, ...), and as arrays rewards (T, N), dones and terminations
-    (T + 1, N).
+    like: environments of the run, for their spaces.
     """
     rng = torch.Generator().manual_seed(seed)
-    like = like or spaces(name)
     shape = (steps + 1, envs)
     dones = (torch.rand(shape, generator=rng) < 0.2).float()
-    terminations = dones * (torch.rand(shape, generator=rng) < 0.5)
     obs_shape = (*shape, *like.single_observation_space.shape)
     if kind(name) == "atari":
         obs = torch.randint(0, 256, obs_shape, generator=rng, dtype=torch.uint8)
@@ -271,5 +287,4 @@ def random_storage(name, steps, envs, seed=0, like=None):
         storage["trains"] = (torch.rand(shape, generator=rng) < 0.25).float()
     if "multigpu" in name:
         storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)
-    rewards = torch.randn((steps, envs), generator=rng)
-    return storage, *(x.double().numpy() for x in (rewards, dones, terminations))
+    return storage

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import doors  # noqa: F401, registers Doors-v0
 import envpool
 import gymnasium as gym
+import helpers
 import imageio.v2 as imageio
 import numpy as np
 import onnxruntime
@@ -72,12 +73,11 @@ def changed(run_dir, **parts):
 
 def evaluate(monkeypatch, run_dir, *flags):
     """Runs ppo_eval in this process; what it ends with, None if all is well."""
-    monkeypatch.setattr("sys.argv", [*map(str, [EVAL, run_dir, *flags])])
     monkeypatch.syspath_prepend(run_dir)  # so that its own path is forgotten, too
     monkeypatch.setenv("MUJOCO_GL", "egl")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     try:
-        runpy.run_path(str(EVAL), run_name="__main__")
+        helpers.evaluate(run_dir, *flags)
     except SystemExit as ended:
         return ended.code
 

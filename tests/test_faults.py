@@ -1,7 +1,6 @@
 """What public reports found on other people's machines: simulators that blow up, fail to close or
 quit, environments that draw from global generators or change the folder, two runs at once."""
 
-import json
 import os
 import random
 import runpy
@@ -14,7 +13,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
-from helpers import PPO, TINY, envpool_of_gymnasium, run_main, scalars
+from helpers import (
+    PPO,
+    TINY,
+    checkpoint_of,
+    envpool_of_gymnasium,
+    evaluate,
+    run_main,
+    scalars,
+    summary_of,
+)
 
 import torch
 
@@ -153,22 +161,13 @@ for kind in (Fails, Wanders, Quits, Global):
     gym.register(f"{kind.__name__}-v0", kind)
 
 
-def evaluate(run_dir, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["ppo_eval.py", str(run_dir), "--episodes", "2"])
-    runpy.run_path(str(PPO / "ppo_eval.py"), run_name="__main__")
-
-
-def finished(run_dir):
-    return json.loads((run_dir / "summary.json").read_text())["complete"]
-
-
-def test_environments_that_fail_to_close(tmp_path, capsys, monkeypatch):
+def test_environments_that_fail_to_close(tmp_path, capsys):
     """The results are there, those of an evaluation too."""
     with pytest.raises(ZeroDivisionError):
         run_main("ppo", *TINY, "--env-id", "Fails-v0", runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
-    assert finished(run_dir) and "/Fails-v0__ppo__1__" in capsys.readouterr().out
-    evaluate(run_dir, monkeypatch)
+    assert summary_of(tmp_path)["complete"] and "/Fails-v0__ppo__1__" in capsys.readouterr().out
+    evaluate(run_dir, "--episodes", 2)
     assert "mean" in capsys.readouterr().out and (run_dir / "eval.json").exists()
 
 
@@ -176,9 +175,8 @@ def test_environments_that_change_the_folder(tmp_path, monkeypatch):
     """A relative --runs-dir is meant from where the run began."""
     monkeypatch.chdir(tmp_path)
     run_main("ppo", *TINY, "--env-id", "Wanders-v0", runs_dir="runs")
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    assert os.getcwd() != str(tmp_path) and finished(run_dir)
-    assert (run_dir / "checkpoint.pt").exists()
+    assert os.getcwd() != str(tmp_path) and summary_of(tmp_path / "runs")["complete"]
+    assert checkpoint_of(tmp_path / "runs")["global_step"] == 48
 
 
 def test_environments_that_quit(tmp_path, monkeypatch):
@@ -189,11 +187,11 @@ def test_environments_that_quit(tmp_path, monkeypatch):
         run_main("ppo", *TINY, *flags, runs_dir=tmp_path)
     assert ended.value.code == 5
     (run_dir,) = tmp_path.iterdir()
-    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["global_step"] == 32
+    assert checkpoint_of(tmp_path)["global_step"] == 32
     assert not (run_dir / "summary.json").exists()
     monkeypatch.setattr(Quits, "steps", 15)
     with pytest.raises(RuntimeError, match="an environment ended the process"):
-        evaluate(run_dir, monkeypatch)
+        evaluate(run_dir, "--episodes", 2)
     assert not (run_dir / "eval.json").exists()
 
 

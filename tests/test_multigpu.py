@@ -1,6 +1,5 @@
 """The data-parallel pair: several ranks compute what one process would, and end together."""
 
-import json
 import os
 import re
 import shutil
@@ -15,7 +14,19 @@ import envpool
 import numpy as np
 import pytest
 import ranks
-from helpers import PPO, TINY, insert, load, run_main, run_script, scalars, spaces, wait_for
+from helpers import (
+    PPO,
+    TINY,
+    checkpoint_of,
+    insert,
+    load,
+    run_main,
+    run_script,
+    scalars,
+    spaces,
+    summary_of,
+    wait_for,
+)
 from test_mutants import mutate
 from test_reference import ScriptedGames
 
@@ -96,8 +107,7 @@ def test_ranks_that_differ(tmp_path):
 
 
 def checkpoint(folder):
-    (path,) = folder.glob("runs/*/checkpoint.pt")
-    return torch.load(path, weights_only=True)
+    return checkpoint_of(folder / "runs")
 
 
 def saved_step(folder):
@@ -132,8 +142,7 @@ def test_ranks_end_together(tmp_path):
     rank; then one process goes on."""
 
     def assert_stopped():
-        (run_dir,) = (tmp_path / "runs").iterdir()
-        summary = json.loads((run_dir / "summary.json").read_text())
+        (run_dir,), summary = (tmp_path / "runs").iterdir(), summary_of(tmp_path / "runs")
         assert summary["global_step"] == checkpoint(tmp_path)["global_step"] > 0
         assert not summary["complete"] and summary["args"]["total_timesteps"] == 10**7
         return run_dir
@@ -374,8 +383,7 @@ def test_two_machines(two_machines, tmp_path):
         assert status == 1
     assert "stopping after this iteration" in (b / "err").read_text()
     assert not (b / "runs").exists()
-    (summary,) = a.glob("runs/*/summary.json")
-    summary = json.loads(summary.read_text())
+    summary = summary_of(a / "runs")
     assert not summary["complete"] and summary["global_step"] == saved_step(a)
     found = checkpoint(a)["agent"]
     stop = f"if iteration == {saved_step(a) // 32}: os.kill(os.getpid(), {signal.SIGTERM})"

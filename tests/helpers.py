@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from lib import parity
 from lib.parity import scalars as scalars
 
@@ -32,6 +33,10 @@ FAST = sorted(path.stem for path in PPO.glob("*_torchcompile.py"))
 PAIRS = [(name.removesuffix("_torchcompile"), name) for name in FAST]
 SCRIPTS = [name for pair in PAIRS for name in pair]
 IN_TURN = [pair[i % 2] for i, pair in enumerate(PAIRS)]  # for what has one text in both siblings
+MARKED = [  # images and MuJoCo Warp's kernels take seconds
+    pytest.param(*pair, marks=[pytest.mark.slow] * bool(re.search("atari|pixels|warp", pair[0])))
+    for pair in PAIRS
+]
 TINY = (
     "--num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 2 --total-timesteps 48".split()
 )

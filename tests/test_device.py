@@ -8,11 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers import PPO, run_main, task
+from helpers import MARKED, PPO, run_main, task
 from lib import parity
 from lib.device import OnDevice, simulated
 from test_capture import loop_lines
-from test_parity import pairs
 
 import tensordict.nn
 import torch
@@ -54,7 +53,7 @@ def assert_equal(here, there):
             assert torch.equal(rows, b[key].data_on_device), key
 
 
-@pairs
+@pytest.mark.parametrize(("eager", "fast"), MARKED)
 def test_a_run_on_a_device(eager, fast, tmp_path):
     """Of the fast version with its graphs: what the eager one does on a CPU. The eager one's lines
     are in it (test_pair); its own rollouts wait as they say, too."""
@@ -91,6 +90,7 @@ def assert_memory_is_shared(run):
             assert trained.data_ptr() == used.data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo_trxl", "ppo_continuous_action_envpool_torchcompile"])
 def test_resumed_on_a_device(name, tmp_path):
     """As it would be on the CPU; and a run from either goes on with the other."""

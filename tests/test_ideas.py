@@ -48,7 +48,10 @@ def edit(patch, folder):
     return change
 
 
-IDEA = [pytest.param(path, id=path.stem) for path in sorted(IDEAS.glob("*.patch"))]
+IDEA = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * ("warp" in path.stem))
+    for path in sorted(IDEAS.glob("*.patch"))
+]
 
 
 @pytest.mark.parametrize("path", IDEA)

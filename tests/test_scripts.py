@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from helpers import (
     FAST,
+    MARKED,
     PAIRS,
     PPO,
     SCRIPTS,
@@ -39,13 +40,7 @@ SUMMARY = "script args device global_step complete sps mean_return episodes"
 CHECKPOINT = "format args global_step episodic_returns agent adam rng"
 
 
-IN_THE_ENVIRONMENT = [  # images and MuJoCo Warp's kernels take seconds
-    pytest.param(*pair, marks=[pytest.mark.slow] * bool(re.search("atari|pixels|warp", pair[0])))
-    for pair in PAIRS
-]
-
-
-@pytest.mark.parametrize(("eager", "fast"), IN_THE_ENVIRONMENT)
+@pytest.mark.parametrize(("eager", "fast"), MARKED)
 def test_what_a_run_leaves(eager, fast, tmp_path, capsys):
     """Curves, a summary, a checkpoint from which the same network can be made; in the environment
     itself and by default both versions compute the same, to the last bit."""

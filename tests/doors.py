@@ -4,6 +4,26 @@ import gymnasium as gym
 import numpy as np
 
 
+class Still(gym.Env):
+    """Shows ones and pays 1, for `length` steps; others are made of it."""
+
+    length = None
+    observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(2)
+
+    def look(self):
+        space = self.observation_space
+        return np.ones(space.shape, space.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.look(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.look(), 1.0, self.t == self.length, False, {}
+
+
 class Doors(gym.Env):
     """Five doors, of which some are open, others at each step; to walk into a closed one raises.
 

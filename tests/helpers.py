@@ -4,8 +4,10 @@ import fcntl
 import functools
 import importlib
 import io
+import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from unittest.mock import patch
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from lib import parity
 from lib.parity import scalars as scalars
 
@@ -30,6 +33,10 @@ FAST = sorted(path.stem for path in PPO.glob("*_torchcompile.py"))
 PAIRS = [(name.removesuffix("_torchcompile"), name) for name in FAST]
 SCRIPTS = [name for pair in PAIRS for name in pair]
 IN_TURN = [pair[i % 2] for i, pair in enumerate(PAIRS)]  # for what has one text in both siblings
+MARKED = [  # images and MuJoCo Warp's kernels take seconds
+    pytest.param(*pair, marks=[pytest.mark.slow] * bool(re.search("atari|pixels|warp", pair[0])))
+    for pair in PAIRS
+]
 TINY = (
     "--num-envs 2 --num-steps 8 --num-minibatches 2 --update-epochs 2 --total-timesteps 48".split()
 )
@@ -89,6 +96,24 @@ def run_script(path, *flags, cwd, env=None, gpu=False, timeout=600):
     )
 
 
+def checkpoint_of(folder):
+    """What the one run in a folder has saved."""
+    (path,) = folder.glob("*/checkpoint.pt")
+    return torch.load(path, weights_only=True)
+
+
+def summary_of(folder):
+    (path,) = folder.glob("*/summary.json")
+    return json.loads(path.read_text())
+
+
+def evaluate(run_dir, *flags):
+    """ppo_eval in this process."""
+    path = PPO / "ppo_eval.py"
+    with patch("sys.argv", [*map(str, [path, run_dir, *flags])]):
+        runpy.run_path(str(path), run_name="__main__")
+
+
 def command(name, *words):
     """A program of benchmarks/ as a command, in this process: its status and what it prints."""
     out, err, path = io.StringIO(), io.StringIO(), [*sys.path]
@@ -119,6 +144,20 @@ def wait_for(what, seconds=60):
     while not what():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def envpool_of_gymnasium(monkeypatch):
+    """EnvPool's make then gives Gymnasium's environments of that name."""
+
+    def make(env_id, env_type, num_envs, seed):
+        envs = gym.vector.SyncVectorEnv(
+            [lambda: gym.make(env_id, disable_env_checker=True)] * num_envs,
+            autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP,
+        )
+        envs.spec = SimpleNamespace(config=SimpleNamespace(max_episode_steps=3))
+        return envs
+
+    monkeypatch.setattr("envpool.make", make)
 
 
 def insert(before, lines):
@@ -208,36 +247,14 @@ def agent(name, envs=None, args=None):
     return module.Agent(envs or spaces(name), *sizes)
 
 
-def memory(name, network, envs):
-    """What compute_gradients takes beside the batch: of an LSTM the memory before it, zeros."""
-    return (network.initial_state(envs),) if "lstm" in name else ()
+def random_storage(name, steps, envs, seed, like):
+    """A rollout's storage of random rows, fields (T + 1, N, ...), as `act` and main would leave it.
 
-
-def seen(name, rows):
-    """What a network takes of rows of the storage, an LSTM's aside."""
-    return (rows["obs"], rows["window"], rows["ages"]) if "trxl" in name else (rows["obs"],)
-
-
-def batch_of(name, storage):
-    """What minibatches are taken from, as in main: rows, with an LSTM whole environments."""
-    if "lstm" in name:
-        return {key: rows[:-1] for key, rows in storage.items()}
-    batch = {key: rows[:-1].flatten(0, 1) for key, rows in storage.items()}
-    return batch | ({"next_obs": storage["obs"][1:].flatten(0, 1)} if "rnd" in name else {})
-
-
-def random_storage(name, steps, envs, seed=0, like=None):
-    """A rollout's storage of random rows, as `act` and main would leave it, and its signals.
-
-    like: environments of a run, whose spaces may be others than those of spaces.
-    Returns storage, fields (T + 1, N, ...), and as arrays rewards (T, N), dones and terminations
-    (T + 1, N).
+    like: environments of the run, for their spaces.
     """
     rng = torch.Generator().manual_seed(seed)
-    like = like or spaces(name)
     shape = (steps + 1, envs)
     dones = (torch.rand(shape, generator=rng) < 0.2).float()
-    terminations = dones * (torch.rand(shape, generator=rng) < 0.5)
     obs_shape = (*shape, *like.single_observation_space.shape)
     if kind(name) == "atari":
         obs = torch.randint(0, 256, obs_shape, generator=rng, dtype=torch.uint8)
@@ -275,5 +292,4 @@ def random_storage(name, steps, envs, seed=0, like=None):
         storage["trains"] = (torch.rand(shape, generator=rng) < 0.25).float()
     if "multigpu" in name:
         storage["weights"] = (1 - dones) / (1 - dones).sum().clamp(min=1)
-    rewards = torch.randn((steps, envs), generator=rng)
-    return storage, *(x.double().numpy() for x in (rewards, dones, terminations))
+    return storage

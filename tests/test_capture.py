@@ -41,7 +41,7 @@ def fill(name, main, seed):
     and what else a rollout has left."""
     storage, rng = main["storage"], torch.Generator().manual_seed(seed)
     steps, envs = storage["values"].shape
-    fields, *_ = random_storage(name, steps - 1, envs, seed, main["envs"])
+    fields = random_storage(name, steps - 1, envs, seed, main["envs"])
     for key in ("advantages", "returns"):
         fields[key] = torch.randn((steps, envs), generator=rng)
     if kind(name) == "continuous":

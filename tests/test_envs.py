@@ -1,13 +1,16 @@
-"""Atari's advantages as in CleanRL; what simulators do; images and numbers as a network sees them.
-Rows, flags and statistics: test_reference."""
+"""Advantages as in CleanRL; rewards and returns that are rare; images and numbers as a network sees
+them. All else: test_reference."""
 
+import re
+from functools import partial
 from types import SimpleNamespace
 
+import doors
 import envpool
 import gymnasium as gym
 import numpy as np
 import pytest
-from helpers import AtariSpaces, load, run_main
+from helpers import PAIRS, PPO, AtariSpaces, load, run_main
 from test_reference import ScriptedGames
 
 import torch
@@ -23,11 +26,12 @@ def cleanrl_advantages(rewards, values, dones, gamma, gae_lambda):
     return advantages
 
 
-@pytest.mark.parametrize("name", ["ppo_atari_envpool", "ppo_atari_envpool_lstm"])
+@pytest.mark.parametrize("name", ["ppo", "ppo_atari_envpool", "ppo_atari_envpool_lstm"])
 def test_cleanrl_semantics(name, monkeypatch, tmp_path):
-    """The flag gives CleanRL's advantages, on all rows, but with a memory, whose rows at an end are
-    no transition there either; without it they are others."""
+    """The flag gives CleanRL's advantages; of games all rows are learned from, but with a memory,
+    whose rows at an end are no transition there either. Without it they are others."""
     monkeypatch.setattr(envpool, "make", ScriptedGames)
+    monkeypatch.setattr(gym, "make", partial(gym.make, max_episode_steps=5))
     sizes = "--num-envs 4 --num-steps 12 --num-minibatches 2 --update-epochs 1".split()
     for flags in ([], ["--cleanrl-semantics"]):
         folder, words = tmp_path / str(len(flags)), [*sizes, "--total-timesteps", 48, *flags]
@@ -35,47 +39,63 @@ def test_cleanrl_semantics(name, monkeypatch, tmp_path):
         values = run.storage["values"].double().numpy()
         expected = cleanrl_advantages(run.rewards, values, run.dones, 0.99, 0.95)
         assert np.allclose(run.advantages, expected, rtol=1e-6, atol=1e-6) == bool(flags)
-        assert (run.storage["valid"][:12].min() == 1) == (bool(flags) and "lstm" not in name)
+        all_rows = run.storage["valid"][:12].min() == 1
+        assert all_rows == (bool(flags) and name == "ppo_atari_envpool")
 
 
-@pytest.mark.slow
-def test_the_trap_that_seeds_avoid():
-    """EnvPool's own scheme gives seeds 1 and 2 all games but one in common; a list is obeyed."""
-
-    def stream(**kwargs):
-        envs = envpool.make("Pong-v5", env_type="gym", num_envs=2, **kwargs)
-        frames = [envs.reset()[0]]
-        frames += [envs.step(np.full(2, step % 6))[0] for step in range(40)]
-        envs.close()
-        return np.stack(frames)
-
-    assert np.array_equal(stream(seed=1)[:, 1], stream(seed=2)[:, 0])
-    first = stream(seed=[7, 9])
-    assert np.array_equal(first[:, 0], stream(seed=[9, 7])[:, 1])
-    assert not np.array_equal(first[:, 0], first[:, 1])
+@pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])
+def test_what_has_one_text(name):
+    """What the tests here show of one or two."""
+    text = (PPO / f"{name}.py").read_text()
+    end = "terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)\n"
+    assert text.count(end) == 1
+    assert re.search(r"recent = episodic_returns\[-max\(100, (N|E|args\.num_envs)\) :\]\n", text)
 
 
-@pytest.mark.slow
-def test_a_life_lost_in_the_step_of_the_time_limit():
-    """As ScriptedALE has it: ALE says that it ended, not that it was cut; the game starts anew."""
-    load("ppo_atari")  # which registers ALE's
-    options = {"max_num_frames_per_episode": 184, "repeat_action_probability": 0.0}
-    told, plain = (
-        gym.make_vec("ALE/Breakout-v5", 16, life_loss_info=x, **options) for x in (True, False)
-    )
-    rng, count = np.random.default_rng(0), 0
-    lives = [x.reset(seed=np.arange(16))[1]["lives"] for x in (told, plain)][1]
-    for _ in range(120):
-        actions = rng.integers(0, 4, 16)
-        _, _, ended, cut, info = told.step(actions)
-        _, _, over, limit, plain_info = plain.step(actions)
-        both = (plain_info["lives"] < lives) & limit & ~over
-        assert ended[both].all() and not cut[both].any()
-        count, lives = count + both.sum(), plain_info["lives"]
-        assert (info["lives"] == lives).all(), "the same games, restarted together"
-        if count > 1:
-            return
-    raise AssertionError("no such step")
+class Counter(doors.Still):
+    """Pays for a step by the number of steps so far, in all its episodes."""
+
+    def __init__(self, length, pay):
+        self.length, self.pay, self.total = length, pay, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.total = 0 if seed is not None else self.total
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.total += 1
+        obs, _, *rest = super().step(action)
+        return obs, self.pay(self.total), *rest
+
+
+class Pushed(Counter):
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,))
+
+
+gym.register("Game-v0", lambda: Counter(1, float))  # its returns are 1, 2, 3, ...
+gym.register("Rare-v0", lambda: Pushed(400, lambda t: float(t == 100)))
+
+
+@pytest.mark.parametrize("name", ["ppo_continuous_action", "ppo_continuous_action_lstm"])
+def test_a_rare_reward_is_clipped(name, tmp_path):
+    """One of 1 in 300 steps, hardly discounted: 17 of its sums' deviations."""
+    flags = "--env-id Rare-v0 --num-envs 1 --num-steps 300 --total-timesteps 300".split()
+    flags += "--num-minibatches 1 --update-epochs 1 --gamma 0.01".split()
+    rewards = run_main(name, *flags, runs_dir=tmp_path).scaled
+    assert (rewards == 10).sum() == 1 and (rewards == 0).sum() == 299
+
+
+def test_mean_return_is_of_the_last_100_games(tmp_path):
+    """Of the last N where there are more environments: 100 would hold just the short games."""
+    flags = ["--env-id", "Game-v0", "--num-minibatches", 1, "--update-epochs", 1]
+    sizes = ["--num-envs", 1, "--num-steps", 220, "--total-timesteps", 220]
+    run = run_main("ppo", *flags, *sizes, runs_dir=tmp_path)
+    assert run.episodic_returns == [*range(1, 111)]
+    assert run.summary["mean_return"] == np.mean(range(11, 111))
+    sizes = ["--num-envs", 120, "--num-steps", 3, "--total-timesteps", 360]
+    run = run_main("ppo", *flags, *sizes, runs_dir=tmp_path / "many")
+    assert run.episodic_returns == [1] * 120 + [2] * 120 and run.summary["mean_return"] == 2
+    assert len(run.recent) == 120
 
 
 @pytest.mark.parametrize("size", [(40, 50), (50, 36), (10, 10), (3, 7)])

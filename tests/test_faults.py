@@ -1,26 +1,33 @@
 """What public reports found on other people's machines: simulators that blow up, fail to close or
 quit, environments that draw from global generators or change the folder, two runs at once."""
 
-import json
 import os
 import random
 import runpy
 import sys
 import time
 from functools import partial
-from types import SimpleNamespace
 
-import envpool
+import doors
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
-from helpers import PPO, TINY, run_main, scalars
+from helpers import (
+    PPO,
+    TINY,
+    checkpoint_of,
+    envpool_of_gymnasium,
+    evaluate,
+    run_main,
+    scalars,
+    summary_of,
+)
 
 import torch
 
 
-class BlowsUp(gym.Env):
+class BlowsUp(doors.Still):
     """Ends after 3 steps with an observation of nan and inf; or says nan where nothing ends.
 
     where: "end", "limit" (a truncation), "middle", "reward"; of every second environment.
@@ -34,11 +41,6 @@ class BlowsUp(gym.Env):
         BlowsUp.made += 1
         box = gym.spaces.Box(-1.0, 1.0, (1,))
         self.action_space = box if continuous else gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return np.ones(3, np.float32), {}
 
     def step(self, action):
         self.t += 1
@@ -56,24 +58,16 @@ for where in ("end", "limit", "middle", "reward"):
 
 
 @pytest.fixture
-def envpool_of_gymnasium(monkeypatch):
-    """EnvPool's make gives Gymnasium's environments of that name."""
+def in_envpool_too(monkeypatch):
     monkeypatch.setattr(BlowsUp, "made", 0)
-
-    def make(env_id, env_type, num_envs, seed):
-        mode = gym.vector.AutoresetMode.NEXT_STEP
-        envs = gym.vector.SyncVectorEnv([lambda: gym.make(env_id)] * num_envs, autoreset_mode=mode)
-        envs.spec = SimpleNamespace(config=SimpleNamespace(max_episode_steps=3))
-        return envs
-
-    monkeypatch.setattr(envpool, "make", make)
+    envpool_of_gymnasium(monkeypatch)
 
 
 MUJOCO, POOL = "ppo_continuous_action", "ppo_continuous_action_envpool"
 
 
 @pytest.mark.parametrize("name", [MUJOCO, POOL])
-def test_a_simulator_that_ends_on_nan(name, tmp_path, envpool_of_gymnasium):
+def test_a_simulator_that_ends_on_nan(name, tmp_path, in_envpool_too):
     """The episode is over: its other rows are learned from."""
     run = run_main(name, *TINY, "--env-id", "endTrue-v0", runs_dir=tmp_path)
     assert run.summary["complete"] and run.storage["obs"].isfinite().all()
@@ -92,7 +86,7 @@ def test_a_simulator_that_ends_on_nan(name, tmp_path, envpool_of_gymnasium):
         (POOL, "middleTrue-v0"),
     ],
 )
-def test_nan_ends_the_run(name, env_id, tmp_path, envpool_of_gymnasium):
+def test_nan_ends_the_run(name, env_id, tmp_path, in_envpool_too):
     """Wherever else it comes from: before it gets into a checkpoint."""
     with pytest.raises(FloatingPointError, match="in iteration 1 .*policy_loss.* are .*nan"):
         run_main(name, *TINY, "--env-id", env_id, runs_dir=tmp_path)
@@ -100,24 +94,15 @@ def test_nan_ends_the_run(name, env_id, tmp_path, envpool_of_gymnasium):
     assert {path.name.split(".")[0] for path in run_dir.iterdir()} == {"events"}
 
 
-class Bandit(gym.Env):
+class Bandit(doors.Still):
     """Ends with its first step."""
 
-    observation_space = gym.spaces.Box(-1.0, 1.0, (3,))
-
-    def __init__(self, continuous):
-        box = gym.spaces.Box(-1.0, 1.0, (2,))
-        self.action_space = box if continuous else gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        return np.ones(3, np.float32), {}
-
-    def step(self, action):
-        return np.ones(3, np.float32), 1.0, True, False, {}
+    length = 1
 
 
-for continuous in (False, True):
-    gym.register(f"Bandit{continuous}-v0", partial(Bandit, continuous))
+gym.register("BanditFalse-v0", Bandit)
+box = gym.spaces.Box(-1.0, 1.0, (2,))
+gym.register("BanditTrue-v0", lambda: type("", (Bandit,), {"action_space": box})())
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -130,8 +115,8 @@ def test_a_rollout_without_a_transition(name, tmp_path):
     flags += ["--hide"] if name == "ppo_lstm" else []
     run = run_main(name, *flags, runs_dir=tmp_path)
     assert run.episodic_returns == [1.0] * 12 and not run.valid.any()
-    curves = scalars(run.run_dir)["losses/explained_variance"]
-    assert len(curves) == 6 and np.isnan([value for _, value in curves[1::2]]).all()
+    curves = scalars(run.run_dir)["losses/explained_variance"]  # the others' returns are equal
+    assert len(curves) == 6 and np.isnan([value for _, value in curves]).all()
 
 
 # Environments that do as they like
@@ -164,42 +149,25 @@ class Quits(CartPoleEnv):
         return super().step(action)
 
 
-class Global(gym.Env):
+class Global(doors.Still):
     """Draws from the generators that all share."""
 
-    observation_space = gym.spaces.Box(0.0, 1.0, (2,))
-    action_space = gym.spaces.Discrete(2)
-
-    def draw(self):
-        return np.array([random.random(), np.random.random()], np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        return self.draw(), {}
-
-    def step(self, action):
-        return self.draw(), 1.0, random.random() < 0.2, False, {}
+    def look(self):
+        self.length = self.t + (random.random() < 0.2)
+        return np.array([random.random(), np.random.random(), 0.0], np.float32)
 
 
 for kind in (Fails, Wanders, Quits, Global):
     gym.register(f"{kind.__name__}-v0", kind)
 
 
-def evaluate(run_dir, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["ppo_eval.py", str(run_dir), "--episodes", "2"])
-    runpy.run_path(str(PPO / "ppo_eval.py"), run_name="__main__")
-
-
-def finished(run_dir):
-    return json.loads((run_dir / "summary.json").read_text())["complete"]
-
-
-def test_environments_that_fail_to_close(tmp_path, capsys, monkeypatch):
+def test_environments_that_fail_to_close(tmp_path, capsys):
     """The results are there, those of an evaluation too."""
     with pytest.raises(ZeroDivisionError):
         run_main("ppo", *TINY, "--env-id", "Fails-v0", runs_dir=tmp_path)
     (run_dir,) = tmp_path.iterdir()
-    assert finished(run_dir) and "/Fails-v0__ppo__1__" in capsys.readouterr().out
-    evaluate(run_dir, monkeypatch)
+    assert summary_of(tmp_path)["complete"] and "/Fails-v0__ppo__1__" in capsys.readouterr().out
+    evaluate(run_dir, "--episodes", 2)
     assert "mean" in capsys.readouterr().out and (run_dir / "eval.json").exists()
 
 
@@ -207,9 +175,8 @@ def test_environments_that_change_the_folder(tmp_path, monkeypatch):
     """A relative --runs-dir is meant from where the run began."""
     monkeypatch.chdir(tmp_path)
     run_main("ppo", *TINY, "--env-id", "Wanders-v0", runs_dir="runs")
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    assert os.getcwd() != str(tmp_path) and finished(run_dir)
-    assert (run_dir / "checkpoint.pt").exists()
+    assert os.getcwd() != str(tmp_path) and summary_of(tmp_path / "runs")["complete"]
+    assert checkpoint_of(tmp_path / "runs")["global_step"] == 48
 
 
 def test_environments_that_quit(tmp_path, monkeypatch):
@@ -220,11 +187,11 @@ def test_environments_that_quit(tmp_path, monkeypatch):
         run_main("ppo", *TINY, *flags, runs_dir=tmp_path)
     assert ended.value.code == 5
     (run_dir,) = tmp_path.iterdir()
-    assert torch.load(run_dir / "checkpoint.pt", weights_only=True)["global_step"] == 32
+    assert checkpoint_of(tmp_path)["global_step"] == 32
     assert not (run_dir / "summary.json").exists()
     monkeypatch.setattr(Quits, "steps", 15)
     with pytest.raises(RuntimeError, match="an environment ended the process"):
-        evaluate(run_dir, monkeypatch)
+        evaluate(run_dir, "--episodes", 2)
     assert not (run_dir / "eval.json").exists()
 
 

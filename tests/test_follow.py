@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import PPO, ROOT, wait_for
+from helpers import ROOT, TINY, command, run_main, wait_for
 from lib.records import scalars
 
 FOLLOW = [sys.executable, ROOT / "benchmarks" / "follow.py"]
@@ -14,28 +14,24 @@ FOLLOW = [sys.executable, ROOT / "benchmarks" / "follow.py"]
 @pytest.mark.slow
 def test_a_run_is_followed_to_its_end(tmp_path):
     """Through a resumed run, too: each checkpoint is a point, the best of them is kept whole."""
-
-    def train(*flags):
-        subprocess.run([sys.executable, PPO / "ppo.py", *flags], check=True)
-
-    train("--total-timesteps", "5120", "--runs-dir", tmp_path)
+    run_main("ppo", *TINY, runs_dir=tmp_path)
     (run,) = tmp_path.iterdir()
     (run / "summary.json").rename(tmp_path / "summary.json")  # as before its end
     with subprocess.Popen([*FOLLOW, run, "--follow", "--episodes", "2"]) as following:
         try:
             wait_for((run / "followed" / "best" / "eval.json").exists, 300)
-            train("--resume", run, "--total-timesteps", "10240")
+            run_main("ppo", "--resume", run, "--total-timesteps", 96, runs_dir="unused")
             following.wait(300)
         finally:
             following.kill()
     assert following.returncode == 0
     curve = scalars(run / "followed", "eval/mean_return")
-    assert [x.step for x in curve] == [5120, 10240]
+    assert [x.step for x in curve] == [48, 96]
     best = json.loads((run / "followed" / "best" / "eval.json").read_text())
     assert best["mean"] == pytest.approx(max(x.value for x in curve)) and best["episodes"] == 2
     assert (run / "followed" / "best" / "checkpoint.pt").exists()
 
 
 def test_a_folder_that_is_no_run(tmp_path):
-    done = subprocess.run([*FOLLOW, tmp_path / "none", "--follow"], capture_output=True, text=True)
+    done = command("follow", tmp_path / "none", "--follow")
     assert done.returncode == 2 and "no run" in done.stderr

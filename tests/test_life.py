@@ -1,6 +1,5 @@
 """The life of a run: checkpoints, going on with one, signals, bad numbers, a full disk."""
 
-import json
 import os
 import shutil
 import signal
@@ -21,10 +20,12 @@ from helpers import (
     PAIRS,
     PPO,
     TINY,
+    checkpoint_of,
     insert,
     load,
     run_main,
     scalars,
+    summary_of,
     task,
     wait_for,
 )
@@ -71,16 +72,6 @@ def short_games(monkeypatch):
 def small(name):
     """Flags of a run that takes a second or less."""
     return [*TINY, *SHORT[task(name)]]
-
-
-def checkpoint_of(folder):
-    (path,) = folder.glob("*/checkpoint.pt")
-    return torch.load(path, weights_only=True)
-
-
-def summary_of(folder):
-    (path,) = folder.glob("*/summary.json")
-    return json.loads(path.read_text())
 
 
 def assert_equal(a, b, where=""):

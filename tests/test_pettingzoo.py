@@ -1,8 +1,6 @@
 """Several agents: scored as they play, filmed; no window opens. Rows: test_reference."""
 
 import json
-import runpy
-import sys
 from types import SimpleNamespace
 
 import imageio.v2 as imageio
@@ -10,7 +8,7 @@ import meadow
 import numpy as np
 import pygame
 import pytest
-from helpers import PPO, TINY, load, run_main
+from helpers import TINY, evaluate, load, run_main
 
 import torch
 
@@ -54,12 +52,7 @@ def test_play_and_film(env_id, tmp_path):
     """Each of them without a window, and so is training."""
     run = run_main(NAME, *TINY, "--env-id", env_id, runs_dir=tmp_path)
     assert not pygame.display.get_init()
-    script, argv = PPO / "ppo_eval.py", sys.argv
-    sys.argv = [str(script), run.run_dir, "--episodes", "2", "--max-steps", "60", "--capture-video"]
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    finally:
-        sys.argv = argv
+    evaluate(run.run_dir, "--episodes", 2, "--max-steps", 60, "--capture-video")
     result = json.loads((tmp_path / run.run_dir / "eval.json").read_text())
     frames = imageio.mimread(f"{run.run_dir}/video.mp4", memtest=False)
     assert len(frames) == result["lengths"][0] + 1

@@ -304,6 +304,29 @@ def test_what_is_told(tmp_path, monkeypatch, capsys):
     assert results[0] == results[1] and all(x != results[0] for x in results[2:])
 
 
+class Won(gym.Wrapper):
+    """Says that it is won where the cart is on the right."""
+
+    ends = []
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        won = bool(obs[0] > 0)
+        self.ends += [won] * (terminated or truncated)
+        return obs, reward, terminated, truncated, info | {"is_success": won}
+
+
+def test_success_is_told(tmp_path, monkeypatch, capsys):
+    """The share of games at whose end info says so."""
+    gym.register("Won-v0", lambda: Won(gym.make("CartPole-v1")))
+    run_dir = untrained("ppo", tmp_path, env_id="Won-v0")
+    assert evaluate(monkeypatch, run_dir, "--episodes", 10) is None
+    share = np.mean(Won.ends)
+    assert len(Won.ends) == 10 and 0 < share < 1
+    assert json.loads((run_dir / "eval.json").read_text())["success"] == share
+    assert f", success {share:.0%}" in capsys.readouterr().out
+
+
 REFUSED = {
     "a syntax error": ("class Agent(", "class Agent((", "SyntaxError: "),
     "no Agent": ("class Agent", "class Policy", "has no attribute 'Agent'"),

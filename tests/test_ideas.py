@@ -381,6 +381,21 @@ def test_numpy_draws_what_pytorch_would(tmp_path):
     assert torch.equal(*actions) and 0 < actions[0].sum() < 64
 
 
+def test_a_gru_forgets_where_an_episode_ends(tmp_path):
+    """A sequence with ends in it, in one call, is its rows one by one."""
+    change = edit(IDEAS / "gru.patch", tmp_path)
+    run = run_main("ppo_lstm", *TINY, runs_dir=tmp_path / "runs", edit=change)
+    gru, rng = run.agent.actor.lstm, torch.Generator().manual_seed(1)
+    x, state = torch.randn(12, 3, 64, generator=rng), torch.randn(1, 3, 64, generator=rng)
+    dones = (torch.rand(12, 3, generator=rng) < 0.3).float()
+    hidden, after = gru(x.flatten(0, 1), state, dones.flatten())
+    for row, over, found in zip(x, dones, hidden.view(12, 3, 64), strict=True):
+        expected, state = gru(row, state)
+        state = state * (1 - over).unsqueeze(1)
+        torch.testing.assert_close(found[over == 0], expected[over == 0])
+    torch.testing.assert_close(after, state)
+
+
 @pytest.mark.parametrize("idea", ["normalize", "normalize_lstm"])
 def test_statistics_are_those_of_continuous_actions(idea, tmp_path):
     """The same class, line by line."""

@@ -60,8 +60,8 @@ def run_rounds(cases: list, rounds: int, path: Path, limit: float) -> tuple[str,
                 try:
                     if i not in failed:
                         found = train(job, side, limit=limit, cache=f"{caches}/{i}")
-                        if found["sps"] is None:
-                            raise records.Failure("no speed: give more --iterations")
+                        if found["sps"] is None or not found["complete"]:
+                            raise records.Failure("no speed: more --iterations, or --timeout")
                         del found["curve"]
                         if side.name == "simulator":  # it says its speed in the end
                             del found["startup_s"]

@@ -24,6 +24,22 @@ class Still(gym.Env):
         return self.look(), 1.0, self.t == self.length, False, {}
 
 
+class Images(Still):
+    """Noise, known by the seed and the steps so far, mostly black; of three actions one earns 1."""
+
+    observation_space = gym.spaces.Box(0, 255, (12, 16, 3), np.uint8)
+    action_space = gym.spaces.Discrete(3)
+
+    def look(self):
+        self.right = int(self.np_random.integers(3))
+        image = self.np_random.integers(0, 256, (12, 16, 3))
+        return (image * (self.np_random.random((12, 16, 3)) < 0.2)).astype(np.uint8)
+
+    def step(self, action):
+        reward = float(action == self.right)
+        return self.look(), reward, self.np_random.random() < 0.1, False, {}
+
+
 class Doors(gym.Env):
     """Five doors, of which some are open, others at each step; to walk into a closed one raises.
 

@@ -42,6 +42,10 @@ TINY = (
 )
 
 
+def text_of(name):
+    return (PPO / f"{name}.py").read_text()
+
+
 # NCCL for CUDA tensors, as in main; asked before a test patches torch.cuda.is_available
 BACKEND = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 

@@ -9,8 +9,7 @@ from functools import cache, partial
 import check
 import pytest
 from fork import IDEAS, three_ways
-from helpers import PPO as PPO_FOLDER
-from helpers import git_applied, insert, run_main
+from helpers import git_applied, insert, run_main, text_of
 from lib.parity import assert_close, counted, curves
 from test_ideas import edit as patched
 
@@ -19,10 +18,6 @@ import torch
 SMALL = "--num-envs 4 --num-steps 32 --num-minibatches 2 --update-epochs 2".split()
 SMALL += ["--total-timesteps", 3 * 128, "--learning-rate", 0.01]
 PPO, MUJOCO = "ppo", "ppo_continuous_action"
-
-
-def text_of(name):
-    return (PPO_FOLDER / f"{name}.py").read_text()
 
 
 def swap(*pairs):

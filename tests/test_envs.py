@@ -1,5 +1,5 @@
-"""Advantages as in CleanRL; rewards and returns that are rare; images and numbers as a network sees
-them. All else: test_reference."""
+"""Advantages as in CleanRL; rewards and returns that are rare; what --hide leaves out; images and
+numbers as a network sees them. All else: test_reference."""
 
 import re
 from functools import partial
@@ -96,6 +96,31 @@ def test_mean_return_is_of_the_last_100_games(tmp_path):
     run = run_main("ppo", *flags, *sizes, runs_dir=tmp_path / "many")
     assert run.episodic_returns == [1] * 120 + [2] * 120 and run.summary["mean_return"] == 2
     assert len(run.recent) == 120
+
+
+SIZES = "--num-envs 4 --num-steps 8 --num-minibatches 2 --total-timesteps 32".split()
+DISCRETE, CONTINUOUS = "ppo_lstm", "ppo_continuous_action_lstm"
+
+
+def test_what_is_hidden(tmp_path):
+    """By default velocities of CartPole and Pendulum, of other environments nothing; and no
+    statistics are kept of it."""
+    for name, env_id, hide, entries in (
+        (DISCRETE, "CartPole-v1", [], 2),
+        (DISCRETE, "CartPole-v1", ["--hide", 2], 3),
+        (DISCRETE, "Acrobot-v1", [], 6),
+        (DISCRETE, "Acrobot-v1", ["--hide", 4, 5], 4),
+        (DISCRETE, "CliffWalking-v1", [], 48),
+        (CONTINUOUS, "Hopper-v4", [], 11),
+        (CONTINUOUS, "Hopper-v4", ["--hide", 0, 10], 9),
+        (CONTINUOUS, "Pendulum-v1", [], 2),
+    ):
+        folder = tmp_path / f"{env_id} {len(hide)}"
+        run = run_main(name, "--env-id", env_id, *hide, *SIZES, runs_dir=folder)
+        assert run.obs.shape == (9, 4, entries)
+        assert run.args.hide == (tuple(hide[1:]) or None)
+        assert name == DISCRETE or run.agent.obs_rms.mean.shape == (entries,)
+    torch.testing.assert_close(run.obs.square().sum(-1), torch.ones(9, 4))  # cosine and sine
 
 
 @pytest.mark.parametrize("size", [(40, 50), (50, 36), (10, 10), (3, 7)])

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import doors  # noqa: F401, registers Doors-v0
+import doors
 import envpool
 import gymnasium as gym
 import helpers
@@ -373,18 +373,13 @@ def test_what_lies_beside_a_script(tmp_path, monkeypatch):
     assert len(scores(run_dir)) == 20
 
 
-class Seen(gym.Env):
+class Seen(doors.Still):
     """Three steps. What is seen, of any form, is drawn by NumPy's, Python's, PyTorch's numbers."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
-    action_space = gym.spaces.Discrete(2)
 
     def __init__(self, space, render_mode=None, heights=(32, 32)):
         self.observation_space, self.render_mode, self.heights = space, render_mode, heights
-
-    def reset(self, *, seed=None, options=None):
-        self.t = 0
-        return self.look(), {}
 
     def look(self):
         drawn = [random.random(), np.random.random(), torch.rand(()).item()]

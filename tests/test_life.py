@@ -12,7 +12,6 @@ from functools import partial
 import doors
 import envpool
 import gymnasium as gym
-import images
 import pytest
 import worlds
 from helpers import (
@@ -35,7 +34,7 @@ import torch
 classic = "gymnasium.envs.classic_control"
 gym.register("Short-v0", f"{classic}:PendulumEnv", max_episode_steps=5)
 gym.register("ShortDoors-v0", doors.Doors, max_episode_steps=5)
-gym.register("ShortImages-v0", images.Images, max_episode_steps=5)
+gym.register("ShortImages-v0", doors.Images, max_episode_steps=5)
 gym.register("ShortPole-v0", f"{classic}:CartPoleEnv", max_episode_steps=5)
 SHORT = {
     "atari": [],

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import spread
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, load
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, load, text_of
 from lib.pairs import changes
 
 # for which device a hunk of a fast file is
@@ -23,13 +23,8 @@ IDEAS = {
     "open_run": "of several processes one writes",
 }
 IDEAS_OF_FAST = IDEAS | {"act_captured": "a memory"}
-NOT_PPO = ["parse_args", "open_run", "save_checkpoint", "catch_signals"]
 
 pairs = pytest.mark.parametrize(("eager", "fast"), PAIRS)
-
-
-def text_of(name):
-    return (PPO / f"{name}.py").read_text()
 
 
 def definitions(name):
@@ -66,19 +61,6 @@ def test_shared_text(eager, fast):
         before = text[: text.index(two[name])].rstrip("\n").splitlines()
         opens = [line for line in before if not line.startswith("# ") or line.startswith(DEVICES)]
         assert opens[-1].startswith(DEVICES), name
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_what_is_not_ppo_stands_together(name):
-    """Between the last function of PPO and main, under a heading, and is short."""
-    ranks = "multigpu" in name
-    names = [NOT_PPO[0], "join_ranks", *NOT_PPO[1:]] if ranks else NOT_PPO
-    assert list(definitions(name))[-len(names) :] == names
-    text = text_of(name)
-    part = text[text.index("\n# Not PPO: ") + 1 : text.index("\nif __name__ == ")]
-    assert part.index(f"\ndef {NOT_PPO[0]}(") < 100, "no other function before it"
-    lines = len(part.rstrip().splitlines())
-    assert lines <= (80 if ranks else 60), "a guide, with docstrings"
 
 
 # what ends with more than ppo does: diverged worlds; several processes

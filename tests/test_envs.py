@@ -73,6 +73,7 @@ class Pushed(Counter):
 
 
 gym.register("Game-v0", lambda: Counter(1, float))  # its returns are 1, 2, 3, ...
+gym.register("Falls-v0", "gymnasium.envs.mujoco.hopper_v4:HopperEnv", max_episode_steps=25)
 gym.register("Rare-v0", lambda: Pushed(400, lambda t: float(t == 100)))
 
 
@@ -83,6 +84,24 @@ def test_a_rare_reward_is_clipped(name, tmp_path):
     flags += "--num-minibatches 1 --update-epochs 1 --gamma 0.01".split()
     rewards = run_main(name, *flags, runs_dir=tmp_path).scaled
     assert (rewards == 10).sum() == 1 and (rewards == 0).sum() == 299
+
+
+def test_rewards_are_scaled_as_by_gymnasium(tmp_path):
+    """130 steps of 3 Hoppers that fall or are cut at 25, against Gymnasium's vector wrapper, which
+    scales a step's rewards by what is known then."""
+    flags = "--env-id Falls-v0 --num-envs 3 --num-steps 130 --total-timesteps 390".split()
+    flags += "--num-minibatches 2 --update-epochs 1 --gamma 0.97".split()
+    run = run_main("ppo_continuous_action", *flags, runs_dir=tmp_path)
+    envs = gym.vector.SyncVectorEnv([lambda: gym.make("Falls-v0", disable_env_checker=True)] * 3)
+    wrapped, ends = gym.wrappers.vector.NormalizeReward(envs, gamma=0.97), np.zeros(2, dtype=int)
+    wrapped.reset(seed=run.seeds.tolist())
+    for actions in run.storage["actions"][:-1].numpy():
+        _, reward, terminated, truncated, _ = wrapped.step(actions.clip(-1, 1))
+        ends += terminated.sum(), truncated.sum()
+    assert ends[0] > 3 and ends[1] > 0
+    # Gymnasium sums the discounted rewards in float32
+    np.testing.assert_allclose(run.return_rms.var[0], wrapped.return_rms.var, rtol=1e-5)
+    np.testing.assert_allclose(run.scaled[-1], reward.clip(-10, 10), rtol=1e-5, atol=1e-5)
 
 
 def test_mean_return_is_of_the_last_100_games(tmp_path):

@@ -388,7 +388,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed)  # a resumed run goes on with the state that it saved
+    torch.manual_seed(args.seed)  # a run resumed on such a device goes on with its state
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
@@ -456,11 +456,11 @@ if __name__ == "__main__":
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
+            rewards[step] = reward
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
             terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
             global_step += N
-            rewards[step] = reward
             # as in Gymnasium a termination drops the sum before its reward comes in, a truncation
             # keeps it; row -1 is the last of the rollout before
             sums = discounted[step - 1] * args.gamma * ~terminated + reward
@@ -476,7 +476,9 @@ if __name__ == "__main__":
         # Advantages
         storage["valid"][:T] = torch.from_numpy(valid)  # sync
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
-        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
+        # one pass for all T + 1 rows. subtle: by the statistics that learning goes by, so that
+        # ratios begin at 1; the weights are those that acted
+        with torch.no_grad():
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once

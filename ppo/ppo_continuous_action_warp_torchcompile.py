@@ -479,8 +479,8 @@ def env_step(agent, envs, storage, signals, args, step):
     action = act(agent, obs[step])
     actions[step] = action
     next_obs, reward, terminated, truncated = envs.step(action)
-    # a world that diverges is cut as by a time limit, what it saw before stands in for what it sees
-    # now, and it starts anew; main sets what it earns
+    # a world that diverges and does not end is cut as by a time limit, what it saw before stands in
+    # for what it sees now, and it starts anew; main sets what it earns
     paid = reward.abs() < DIVERGED  # not where it is nan
     sound = (next_obs.abs() < DIVERGED).all(1) & paid
     envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
@@ -679,7 +679,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed)  # a resumed run goes on with the state that it saved
+    torch.manual_seed(args.seed)  # a run resumed on such a device goes on with its state
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # environments
@@ -788,17 +788,19 @@ if __name__ == "__main__":
 
         # Advantages
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
-        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
+        # one pass for all T + 1 rows. subtle: by the statistics that learning goes by, so that
+        # ratios begin at 1; the weights are those that acted
+        with torch.no_grad():
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         # rewards are divided by the deviation of their discounted sums, this rollout's included
         rows = torch.from_numpy(discounted[1:, :, None])
         return_rms.update(rows, torch.from_numpy(valid & ~lost))
         scaled = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
-        # to diverge never pays, whatever the sign of rewards: it is worth less than V, by a step's
-        before = storage["values"][:T].double().cpu().numpy()[lost]  # sync
-        scaled[lost] = (1 - args.gamma) * (before - np.abs(before))
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
+        # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
+        before = values[:T][lost]
+        scaled[lost] = (1 - args.gamma) * (before - np.abs(before))
         advantages = compute_gae(scaled, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync

@@ -124,10 +124,13 @@ def main() -> int:
     args = parser.parse_args()
     if args.records:
         records = read(args.records)
-        if all({"session", "pair", "round"} <= r.keys() for r in records):
-            print(tables.speeds(tables.sessions(records)))
-        else:
-            print(tables.runs_table(records_of(args.records)))
+        try:
+            if all({"session", "pair", "round"} <= r.keys() for r in records):
+                print(tables.speeds(tables.sessions(records)))
+            else:
+                print(tables.runs_table(records_of(args.records)))
+        except KeyError as error:
+            parser.error(f"{args.records} holds neither speeds nor runs: no {error}")
         return 0
     (ROOT / "ppo" / "diffs").mkdir(exist_ok=True)
     found = stale(RESULTS)

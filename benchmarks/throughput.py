@@ -100,7 +100,7 @@ def main() -> int:
     rounds = args.rounds or (1 if args.quick else 5)
     results = args.results or (Path("runs") / "bench" if args.quick else records.RESULTS)
     variants, cases = args.variants or of_all_pairs(), []
-    path = results / "throughput.jsonl"
+    path = results / ("gpu.jsonl" if records.machine()["gpu"] else "throughput.jsonl")
     with TemporaryDirectory() as place:
         try:
             names = [records.pair(variant.removeprefix("sb3:")) for variant in variants]

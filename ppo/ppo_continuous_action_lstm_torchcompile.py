@@ -577,13 +577,13 @@ if __name__ == "__main__":
                 running_returns[i] = running_lengths[i] = 0
 
         # Advantages
+        # rewards are divided by the deviation of their discounted sums, this rollout's included
+        return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
+        rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
         with torch.no_grad():  # the value from which the last step bootstraps
             _, storage["values"][T], _ = agent(obs[T], lstm_state)
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
-        # rewards are divided by the deviation of their discounted sums, this rollout's included
-        return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
-        scaled = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
-        advantages = compute_gae(scaled, dones, terminations, values, args.gamma, args.gae_lambda)
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync

@@ -702,21 +702,21 @@ if __name__ == "__main__":
             writer.add_scalar("charts/episodic_length", ended_lengths.mean(), global_step)
 
         # Advantages
+        # rewards are divided by the deviation of their discounted sums, this rollout's included
+        rows = torch.from_numpy(discounted[1:, :, None])
+        return_rms.update(rows, torch.from_numpy(valid & ~lost))
+        rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
         # one pass for all T + 1 rows. subtle: by the statistics that learning goes by, so that
         # ratios begin at 1; the weights are those that acted
         with torch.no_grad():
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
-        # rewards are divided by the deviation of their discounted sums, this rollout's included
-        rows = torch.from_numpy(discounted[1:, :, None])
-        return_rms.update(rows, torch.from_numpy(valid & ~lost))
-        scaled = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
-        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
-        before = values[:T][lost]
-        scaled[lost] = (1 - args.gamma) * (before - np.abs(before))
-        advantages = compute_gae(scaled, dones, terminations, values, args.gamma, args.gae_lambda)
+        before = storage["values"][:T].double().cpu().numpy()[lost]  # sync
+        rewards[lost] = (1 - args.gamma) * (before - np.abs(before))
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
+        advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync

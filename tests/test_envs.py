@@ -82,7 +82,7 @@ def test_a_rare_reward_is_clipped(name, tmp_path):
     """One of 1 in 300 steps, hardly discounted: 17 of its sums' deviations."""
     flags = "--env-id Rare-v0 --num-envs 1 --num-steps 300 --total-timesteps 300".split()
     flags += "--num-minibatches 1 --update-epochs 1 --gamma 0.01".split()
-    rewards = run_main(name, *flags, runs_dir=tmp_path).scaled
+    rewards = run_main(name, *flags, runs_dir=tmp_path).rewards
     assert (rewards == 10).sum() == 1 and (rewards == 0).sum() == 299
 
 
@@ -101,7 +101,7 @@ def test_rewards_are_scaled_as_by_gymnasium(tmp_path):
     assert ends[0] > 3 and ends[1] > 0
     # Gymnasium sums the discounted rewards in float32
     np.testing.assert_allclose(run.return_rms.var[0], wrapped.return_rms.var, rtol=1e-5)
-    np.testing.assert_allclose(run.scaled[-1], reward.clip(-10, 10), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run.rewards[-1], reward.clip(-10, 10), rtol=1e-5, atol=1e-5)
 
 
 def test_mean_return_is_of_the_last_100_games(tmp_path):

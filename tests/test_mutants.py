@@ -106,7 +106,7 @@ sums change in autoreset steps: {{np.where(valid[step], sums, discounted[step - 
 sums begin anew in each rollout: sums = discounted[step - 1] {{=>* (step > 0) }}* args.gamma
 rewards by what was known before:
     {{return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
-    \n        =>}}scaled = np.clip && returns = advantages + values[:T]{{=>
+    \n        =>}}rewards[:] = np.clip && returns = advantages + values[:T]{{=>
     ; return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))}}
 nan at an end is learned from: if {{terminated.any()=>False}}:
 inf at an end is a large number: {{, posinf=0.0, neginf=0.0=>}}

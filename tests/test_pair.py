@@ -46,7 +46,6 @@ def test_a_fast_file_is_its_eager_file_and_what_makes_it_fast(eager, fast):
         added = [line[1:].removeprefix("#").strip() for line in hunk if line.startswith("+")]
         opens = added[0] if added[0].startswith("#") else f"# {added[0]}"
         assert opens.startswith(DEVICES), "\n".join(hunk)
-        assert not [line for line in added if "fast:" in line]
 
 
 @pairs

@@ -29,9 +29,8 @@ RUN_SH = (ROOT / "run.sh").read_text()
 COMMANDS = set("test bench recipe fork check compare tune NAME NAME_torchcompile".split())
 # of tools that pages name, tensorboard, torchrun and Slurm's; and CleanRL's that are not here
 OTHER_FLAGS = set(
-    "help logdir load save-model upload-model hf-entity standalone nproc-per-node nnodes node-rank "
-    "master-addr gpus-per-node nodes ntasks-per-node local-addr rdzv-backend rdzv-endpoint rdzv-id "
-    "rdzv-conf master-port local-num-envs device-ids backend".split()
+    "help logdir save-model upload-model hf-entity standalone nproc-per-node nnodes node-rank "
+    "master-addr master-port local-num-envs device-ids backend".split()
 )
 
 
@@ -240,9 +239,9 @@ def test_what_a_script_needs_is_said_alike(path):
     assert all(x & named(head) for x in packages), modules
     spare = named(head) - set().union(*packages) - UNSEEN
     assert not spare - (OF_SCRIPTS if path.stem == "ppo_eval" else set())
-    for regex, name in re.findall(
-        r"uses '([^']+)'.*(?:\n  )?.*needs\+=\((requirements-\w+)\)", RUN_SH
-    ):
+    kinds = re.findall(r"uses '([^']+)'.*(?:\n  )?.*needs\+=\((requirements-\w+)\)", RUN_SH)
+    assert kinds
+    for regex, name in kinds:
         wanted = bool(named(head) & (named(files[name]) - named(files["requirements"])))
         assert path.stem == "ppo_eval" or bool(re.search(regex, text, re.M)) == wanted, name
 

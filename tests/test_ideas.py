@@ -405,6 +405,24 @@ def test_statistics_are_those_of_continuous_actions(idea, tmp_path):
     assert kind in edit(path, tmp_path)((PPO / f"{representative(path)}.py").read_text())
 
 
+def test_rewards_are_scaled_in_other_scripts(tmp_path):
+    """CartPole's, 1 each, by the deviation of their discounted sums, which a resumed run goes on
+    with."""
+    change = edit(IDEAS / "scale_rewards.patch", tmp_path)
+    flags = [*TINY, "--num-steps", 40, "--total-timesteps", 80, "--gamma", 0.9]
+    run = run_main("ppo", *flags, runs_dir=tmp_path / "runs", edit=change)
+    rows, sums = [], np.zeros(2)
+    for valid, terminated in zip(run.valid, run.terminations[1:] > 0, strict=True):
+        sums = np.where(valid, sums * 0.9 * ~terminated + 1, sums)
+        rows.append(sums)
+    assert np.allclose(rows, run.discounted) and 60 < run.valid.sum() < 80
+    deviation = np.std(np.array(rows)[run.valid])
+    assert run.rewards[run.valid] == pytest.approx(1 / deviation, 1e-3)
+    more = ["--resume", run.run_dir, "--total-timesteps", 160]
+    again = run_main("ppo", *more, runs_dir="unused", edit=change)
+    assert again.of_sums[0] == pytest.approx(run.of_sums[0] + again.valid.sum())
+
+
 def test_masks_are_not_normalised(tmp_path):
     """By the patch, which gives Agent the statistics of what stands before them."""
     change = edit(IDEAS / "normalize.patch", tmp_path)
@@ -415,3 +433,11 @@ def test_masks_are_not_normalised(tmp_path):
     assert not torch.equal(run.agent.obs_rms(obs), obs)
     masks = run.storage["obs"][..., size:]
     assert masks.shape[-1] == actions and {*masks.unique().tolist()} == {0.0, 1.0}
+
+
+def test_one_hot_numbers_are_not_normalised(tmp_path):
+    """Taxi's place, which FlattenObservation makes a vector of."""
+    change = edit(IDEAS / "normalize.patch", tmp_path)
+    run = run_main("ppo", *TINY, "--env-id", "Taxi-v4", runs_dir=tmp_path / "runs", edit=change)
+    obs = run.storage["obs"]
+    assert torch.equal(run.agent.obs_rms(obs), obs)

@@ -167,7 +167,7 @@ if [ "$default" ] && ! "$venv/bin/python" -c 'import envpool' 2>/dev/null; then
 fi
 
 if [ "$task" = test ]; then
-  echo "run.sh: lint, then all tests, some 13 minutes on two cores; -m 'not slow': 2 minutes" >&2
+  echo "run.sh: lint, then all tests, some 9 minutes on two cores; -m 'not slow': 80 seconds" >&2
   cd "$root"
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .

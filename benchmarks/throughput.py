@@ -6,8 +6,9 @@
         --peer CleanRL='python ../peers/cleanrl_ppo_atari_envpool.py --num-envs {num_envs}'
 
 Each round runs every case once, each in a process of its own. Each run adds a line to
-results/throughput.jsonl. A peer prints `SPS: x` after each iteration, as the copies do that
-peers/cleanrl_leanrl.py makes; of several pairs peers stand beside the first.
+results/throughput.jsonl, or gpu.jsonl where there is a GPU. A peer prints `SPS: x` after each
+iteration, as the copies do that peers/cleanrl_leanrl.py makes; of several pairs peers stand beside
+the first.
 """
 
 import argparse

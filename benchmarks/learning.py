@@ -107,7 +107,8 @@ def main() -> int:
         def work(job, side):
             with tempfile.TemporaryDirectory() as runs, tempfile.TemporaryDirectory() as cache:
                 folder = args.runs_dir or Path(runs)
-                found = train(job, side, folder, args.minutes and 60 * args.minutes, cache)
+                cold = cache if args.recipes else None  # their seconds are a first run's
+                found = train(job, side, folder, args.minutes and 60 * args.minutes, cold)
                 if args.eval_games and not side.command:
                     try:
                         (run_dir,) = folder.glob(f"*/{found['run']}")

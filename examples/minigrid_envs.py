@@ -3,7 +3,11 @@
     .venv/bin/pip install --no-deps minigrid        # of its needs, Gymnasium and pygame are there
     PYTHONPATH=examples ./run.sh ppo --env-id minigrid_envs:OneHot-MiniGrid-DoorKey-8x8-v0
 
-Each id of theirs is there once more, with OneHot- in front.
+Each id of theirs is there once more, with OneHot- in front. `actions` keeps the first ones: 3 turn
+left, turn right and walk, which is all that MiniGrid-Memory needs.
+
+    PYTHONPATH=examples ./run.sh ppo_lstm --env-id minigrid_envs:OneHot-MiniGrid-MemoryS9-v0 \\
+        --env-kwargs '{"agent_view_size": 3, "actions": 3}'
 """
 
 from functools import partial
@@ -12,18 +16,20 @@ import gymnasium as gym
 import minigrid  # noqa: F401 - registers its ids
 import numpy as np
 
-# of each of the 7 x 7 tiles that are seen: 11 kinds of object, 6 colours, 3 states of a door
+# of each tile that is seen: 11 kinds of object, 6 colours, 3 states of a door
 TILES = [np.eye(size, dtype=np.float32) for size in (11, 6, 3)]
 WORDS = "red green blue purple yellow grey key ball box door".split()  # of missions
 
 
 class OneHot(gym.ObservationWrapper):
-    """Observations (994,) float32 of 0 and 1: tiles, direction, and the mission's words."""
+    """Observations (994,) float32 of 0 and 1: 7 x 7 tiles, direction, and the mission's words."""
 
-    def __init__(self, env):
+    def __init__(self, env, actions=None):
         super().__init__(env)
-        size = 7 * 7 * 20 + 4 + len(WORDS)
+        height, width, _ = env.observation_space["image"].shape
+        size = height * width * sum(map(len, TILES)) + 4 + len(WORDS)
         self.observation_space = gym.spaces.Box(0.0, 1.0, (size,))
+        self.action_space = gym.spaces.Discrete(actions or int(env.action_space.n))
 
     def observation(self, observation):
         tiles = [eye[observation["image"][..., i]].ravel() for i, eye in enumerate(TILES)]
@@ -32,8 +38,8 @@ class OneHot(gym.ObservationWrapper):
         return np.concatenate([*tiles, direction, words], dtype=np.float32)
 
 
-def make(env_id, **options):
-    return OneHot(gym.make(env_id, disable_env_checker=True, **options))
+def make(env_id, actions=None, **options):
+    return OneHot(gym.make(env_id, disable_env_checker=True, **options), actions)
 
 
 for env_id in [x for x in gym.registry if x.startswith(("MiniGrid-", "BabyAI-"))]:

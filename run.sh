@@ -125,9 +125,8 @@ if [ "$task" = recipe ]; then
   words=$("$venv/bin/python" "$root/benchmarks/recipe.py" "${@:1:1}") || exit
   [[ $# -gt 0 && $1 != -* ]] || { echo "$words"; exit; }
   shift
-  read -ra words <<<"$words"
-  set -- "${words[@]}" "$@"
-  echo "./run.sh $*"
+  echo "./run.sh $words $*"
+  eval "set -- $words "'"$@"' # recipe.py has quoted them
   task=$1; shift
 fi
 if [[ $root == *[[:blank:]]* && " $* " == *" --compile "* ]]; then

@@ -6,6 +6,7 @@ python benchmarks/recipe.py LunarLander-v3  # its command, as ./run.sh takes it
 """
 
 import difflib
+import shlex
 import sys
 
 from lib.recipes import command, recipes
@@ -40,7 +41,7 @@ def main() -> int:
         return 0
     near = difflib.get_close_matches(name, known, 3, 0.4) or known
     if name in known:
-        print(command(known[name]))
+        print(shlex.join(command(known[name]).split()))
         return 0
     print(f"no recipe '{name}'; the nearest: {', '.join(near)}", file=sys.stderr)
     return 2

@@ -165,7 +165,10 @@ def train(job: dict, side: Side, runs=None, limit=None, cache=None) -> dict:
         return train_peer(job, side, limit, cache)
     with tempfile.TemporaryDirectory() as place:
         words = "__".join(str(job[x]) for x in ("variant", *KEY) if x != "flags")
-        folder = Path(runs or place, re.sub(r"[^\w.-]+", "_", words))
+        name = re.sub(r"[^\w.-]+", "_", words)
+        if len(name) > 200:  # as with --env-kwargs; a file's name has at most 255 bytes
+            name = f"{name[:150]}__{sha256(words.encode()).hexdigest()[:10]}"
+        folder = Path(runs or place, name)
         folder.mkdir(parents=True, exist_ok=True)
         earlier = [str(found.parent) for found in folder.glob("*/checkpoint.pt")]
         flags = [*job["flags"], "--env-id", job["env_id"], "--seed", str(job["seed"])]

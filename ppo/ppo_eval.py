@@ -340,7 +340,7 @@ if __name__ == "__main__":
     if recent:
         low, high, of = min(recent), max(recent), "whole games" if games[0].on_atari else "episodes"
         print(f"training: mean {trained:.2f}, {low:.2f} to {high:.2f}, last {len(recent)} {of}")
-        if not cut and not low <= result["mean"] <= high:
+        if not low <= result["mean"] <= high:
             print("warning: outside that: does main do what belongs into make_envs, Agent or act?")
     if args.capture_video:
         number = int(np.nanargmax(returns)) if args.video_game == "best" else 0

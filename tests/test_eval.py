@@ -280,7 +280,7 @@ def test_no_game_of_training_is_scored(tmp_path, monkeypatch):
 
 def test_what_is_told(tmp_path, monkeypatch, capsys):
     """The same command gives the same games; beside their mean stands that of training's last 100
-    episodes, and a warning where it is outside of all these, unless games were cut."""
+    episodes, and a warning where it is outside of all these."""
     results = []
     for flags in ([], [], ["--seed", 2], ["--deterministic"], ["--max-steps", 5]):
         low, high = (900, 901) if results else (0, 99)  # 9e9 before are none of the last 100
@@ -298,8 +298,7 @@ def test_what_is_told(tmp_path, monkeypatch, capsys):
         assert ("3 of 3 games were cut after 5 steps" in table[7]) == ("--max-steps" in flags)
         told = f"training: mean {(low + high) / 2:.2f}, {low:.2f} to {high:.2f}, last 100 episodes"
         assert told in table[-2:] and result["training_mean"] == (low + high) / 2
-        cut = "--max-steps" in flags  # then means say nothing of each other
-        assert (told == table[-1]) == (cut or low <= found["mean"] <= high)
+        assert (told == table[-1]) == (low <= found["mean"] <= high)
         assert told == table[-1] or table[-1].startswith("warning: outside that")
         results.append(scores(run_dir))
     assert results[0] == results[1] and all(x != results[0] for x in results[2:])

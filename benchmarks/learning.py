@@ -1,7 +1,7 @@
-"""What the scripts learn: variants x environments x seeds, one record a run.
+r"""What the scripts learn: variants x environments x seeds, one record a run.
 
     python benchmarks/learning.py                           # the continuous pair, 1M steps, 3 seeds
-    python benchmarks/learning.py --variants sb3:ppo --env-ids CartPole-v1 --peer CleanRL='python \\
+    python benchmarks/learning.py --variants sb3:ppo --env-ids CartPole-v1 --peer CleanRL='python \
         ../peers/cleanrl_ppo.py --env-id {env_id} --seed {seed} --total-timesteps {total_timesteps}'
     python benchmarks/learning.py --recipes LunarLander-v3 --seeds 1 2 3 4 5 --eval-games 20
     python benchmarks/learning.py --ideas rpo spo --seeds 301 302   # with these patches and without

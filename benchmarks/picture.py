@@ -1,6 +1,6 @@
-"""Trained agents side by side in one looping picture, with script, minutes and score of each.
+r"""Trained agents side by side in one looping picture, with script, minutes and score of each.
 
-    python benchmarks/learning.py --variants ppo_torchcompile:compile --env-ids CartPole-v1 \\
+    python benchmarks/learning.py --variants ppo_torchcompile:compile --env-ids CartPole-v1 \
         --seeds 1 --total-timesteps 500000 --jobs 2 --runs-dir runs --eval-games 20
     python benchmarks/picture.py runs/*/* --out benchmarks/results/agents.webp
 

@@ -1,8 +1,8 @@
-"""Steps per second, side by side: variants, the simulator alone, Stable-Baselines3 and others.
+r"""Steps per second, side by side: variants, the simulator alone, Stable-Baselines3 and others.
 
     python benchmarks/throughput.py                                  # the pairs, 5 rounds
     python benchmarks/throughput.py --quick                          # 1 short round: a few minutes
-    python benchmarks/throughput.py --variants ppo_atari_envpool \\
+    python benchmarks/throughput.py --variants ppo_atari_envpool \
         --peer CleanRL='python ../peers/cleanrl_ppo_atari_envpool.py --num-envs {num_envs}'
 
 Each round runs every case once, each in a process of its own. Each run adds a line to

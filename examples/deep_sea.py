@@ -1,6 +1,6 @@
-"""DeepSea, where what pays at once leads away from the treasure (arXiv:1908.03568, bsuite).
+r"""DeepSea, where what pays at once leads away from the treasure (arXiv:1908.03568, bsuite).
 
-    PYTHONPATH=examples ./run.sh ppo_rnd --env-id deep_sea:DeepSea-v0 --total-timesteps 250000 \\
+    PYTHONPATH=examples ./run.sh ppo_rnd --env-id deep_sea:DeepSea-v0 --total-timesteps 250000 \
         --num-envs 8 --learning-rate 1e-3 --no-clip-vloss
 
 A diver begins at the top left of a square sea and sinks one row a step, to the left or to the

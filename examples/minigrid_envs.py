@@ -1,4 +1,4 @@
-"""MiniGrid and BabyAI for every script on vectors: tiles as one-hot vectors.
+r"""MiniGrid and BabyAI for every script on vectors: tiles as one-hot vectors.
 
     .venv/bin/pip install --no-deps minigrid        # of its needs, Gymnasium and pygame are there
     PYTHONPATH=examples ./run.sh ppo --env-id minigrid_envs:OneHot-MiniGrid-DoorKey-8x8-v0
@@ -6,7 +6,7 @@
 Each id of theirs is there once more, with OneHot- in front. `actions` keeps the first ones: 3 turn
 left, turn right and walk, which is all that MiniGrid-Memory needs.
 
-    PYTHONPATH=examples ./run.sh ppo_lstm --env-id minigrid_envs:OneHot-MiniGrid-MemoryS9-v0 \\
+    PYTHONPATH=examples ./run.sh ppo_lstm --env-id minigrid_envs:OneHot-MiniGrid-MemoryS9-v0 \
         --env-kwargs '{"agent_view_size": 3, "actions": 3}'
 """
 

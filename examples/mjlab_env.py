@@ -1,9 +1,9 @@
-"""Robots of mjlab (https://github.com/mujocolab/mjlab) for ppo_continuous_action_warp, whose worlds
-are on the device. mjlab wants MuJoCo's versions of its own, so give it a Python environment too:
+r"""Robots of mjlab (https://github.com/mujocolab/mjlab) for ppo_continuous_action_warp, on the
+device. mjlab wants MuJoCo's versions of its own, so give it a Python environment too:
 
     python -m venv ../mjlab
     ../mjlab/bin/pip install torch mjlab==1.6.0 gymnasium tyro tqdm tensorboard
-    PYTHONPATH=examples ../mjlab/bin/python ppo/ppo_continuous_action_warp.py \\
+    PYTHONPATH=examples ../mjlab/bin/python ppo/ppo_continuous_action_warp.py \
         --env-id mjlab_env:Mjlab-Velocity-Flat-Unitree-Go1 --num-envs 4096 --num-steps 24
 
 Behind the colon stands any of mjlab's ids. The policy sees the group `actor`; a fork by

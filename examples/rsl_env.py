@@ -1,11 +1,11 @@
-"""Environments with the interface of rsl_rl 5, VecEnv, for ppo_continuous_action_warp. Here it is
+r"""Environments with the interface of rsl_rl 5, VecEnv, for ppo_continuous_action_warp. Here it is
 mjlab's wrapper, the only one that was tried; for another simulator `Cartpole` is the function to
 write anew. It needs `episode_length_buf`, which MuJoCo Playground's wrapper has not, and groups of
 observations, of which the policy sees `actor`. A curriculum does not go on with --resume.
 
     python -m venv ../mjlab
     ../mjlab/bin/pip install torch mjlab==1.6.0 gymnasium tyro tqdm tensorboard
-    PYTHONPATH=examples ../mjlab/bin/python ppo/ppo_continuous_action_warp.py \\
+    PYTHONPATH=examples ../mjlab/bin/python ppo/ppo_continuous_action_warp.py \
         --env-id rsl_env:Cartpole --num-envs 4096 --num-steps 24
 
 Such environments reset a world in the step that ends its episode. What is lost by that: an
@@ -64,6 +64,8 @@ class RslRl:
         obs, done = self.joined(obs), done.bool() & ~anew
         truncated = done & extras.get("time_outs", torch.zeros_like(done)).bool()
         last = self.joined(extras["final_obs"]) if "final_obs" in extras else self.obs
+        lost = ~last.isfinite().all(1, keepdim=True)
+        last = torch.where(lost, obs, last)  # of a world that diverged and has begun anew
         seen = torch.where(done[:, None], last, obs)
         self.obs = obs
         self.done.copy_(done)

@@ -62,7 +62,7 @@ def load(run, script=None):
     sys.path.append(os.path.dirname(os.path.abspath(path)))  # for what lies beside it
     try:
         checkpoint = torch.load(f"{run}/checkpoint.pt", map_location="cpu", weights_only=True)
-        if " 3" not in checkpoint["format"]:
+        if 0 in checkpoint.get("adam", ()):  # moments by numbers, not by names
             raise ValueError("a run of version 0.2; score it by that version's ppo_eval")
         return Policy(checkpoint, path)
     except (Exception, SystemExit) as error:
@@ -82,6 +82,7 @@ class Policy(torch.nn.Module):
         known = script.Args.__dataclass_fields__
         self.args = script.Args(**{k: x for k, x in checkpoint["args"].items() if k in known})
         self.args.num_envs, script.args, script.device = 1, self.args, torch.device("cpu")
+        self.args.async_envs = False  # of a patch: a game needs no process of its own
         self.playing, self.filming = {}, {"render_mode": "rgb_array"}  # beside --env-kwargs
         self.stands_in = self.args.env_id in getattr(script, "TASKS", ())
         envs = self.make_envs(0, self.playing)

@@ -339,7 +339,7 @@ REFUSED = {
     "an end": ("LOSSES =", "sys.exit(); LOSSES =", "SystemExit"),
     "a draw of its own": ("agent.policy(obs)", "Categorical(agent.actor(obs))", "act samples from"),
     "a file that differs": ("self.actor(obs)", "self.actor(obs) * int(obs.shape[0])", "rror: "),
-    "version 0.2": (None, {"format": "ppo"}, "a run of version 0.2; score it by that version's"),
+    "version 0.2": (None, {"adam": {0: {}}}, "a run of version 0.2; score it by that version's"),
     "another file": (None, {"agent": random.Random(1)}, "Weights only load failed"),
 }
 

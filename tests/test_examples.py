@@ -9,16 +9,18 @@ import gymnasium as gym
 import lock  # noqa: F401, registers Lock-v0
 import my_envs  # noqa: F401, registers HiddenCartPole-v1
 import numpy as np
+import ppo_eval
 import pytest
 import rsl_env
+import shop
 import tmaze  # noqa: F401, registers TMaze-v0
 from gymnasium.utils.env_checker import check_env
-from helpers import TINY, run_main
+from helpers import ROOT, TINY, command, run_main, run_script
 
 import torch
 
 
-@pytest.mark.parametrize("env_id", ["Lock-v0", "DeepSea-v0", "HiddenCartPole-v1"])
+@pytest.mark.parametrize("env_id", ["Lock-v0", "DeepSea-v0", "HiddenCartPole-v1", "Shop-v0"])
 def test_gymnasium_accepts_it(env_id):
     check_env(gym.make(env_id).unwrapped, skip_render_check=True)
 
@@ -52,6 +54,23 @@ def test_the_treasure_is_where_all_steps_go_right():
     seen, rewards, ends = play(env, [1 - right[row, 0] for row in range(20)])  # along the left edge
     assert rewards == [0.0] * 20 and ends == [True, False] and not seen[-1].any()
     assert seen[:20].argmax(1).tolist() == [20 * row for row in range(20)]
+
+
+def test_the_shop(tmp_path):
+    """By the patches that its header names, in processes; it plays here, by what the shop says."""
+    patches = shop.__doc__.partition("--patch ")[2].partition("\n")[0].split()
+    assert (
+        len(patches) == 4
+        and not command("fork", "ppo", tmp_path / "mine", "--patch", *patches).returncode
+    )
+    words = *TINY, "--async-envs", "--env-id", "shop:Shop-v0"
+    env = {"PYTHONPATH": str(ROOT / "examples")}
+    done = run_script(tmp_path / "mine.py", *words, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    policy, env = ppo_eval.load(run), gym.make("Shop-v0")
+    action = policy.act(env.reset(seed=1)[0])
+    assert env.action_space.contains(action) and not env.step(action)[2]
 
 
 def test_the_maze(tmp_path):
@@ -181,5 +200,7 @@ def test_a_simulator_that_resets_at_once(last):
     assert obs[:, 1, 1].tolist() == [-1, 1, 3, 5, fall, 1, 3, 5, fall, 1, 3]
     assert terminated[:, 1].nonzero().tolist() == [[4], [8]] and rewards[5, 1] == 0
     assert truncated[:, 0].nonzero().tolist() == [[9]] and rewards[4, 1] == 7
+    envs.obs[:], envs.elapsed[:] = torch.nan, 9  # as the script does with worlds that diverge
+    assert envs.step(torch.zeros(3, 1))[0].isfinite().all()
     assert envs.see("critic", "actor") == [1, 2] and envs.reset().shape == (3, 3)
     assert set(envs.metrics) == {"Episode_Reward/at", "level"}

@@ -4,8 +4,8 @@
     diff -u ppo/ppo_continuous_action_envpool.py ppo/ppo_continuous_action_warp.py   # what it needs
 
 Not here: MuJoCo on the host, which on a CPU is faster (ppo_continuous_action_envpool.py).
-Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names and networks, CleanRL's
-ppo_continuous_action.py; tasks, gymnasium/envs/mujoco/*_v5.py; defaults, version 0.1's on EnvPool.
+Sources: PPO, arXiv:1707.06347; advantages, arXiv:1506.02438; names, CleanRL's; ELU,
+arXiv:1511.07289; tasks, gymnasium/envs/mujoco/*_v5.py; defaults, version 0.1's on EnvPool.
 
 Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N rows, M minibatch.
 `sync` marks where the host waits for the GPU. An episode's end, in the rows of a rollout:
@@ -74,7 +74,7 @@ torch.set_num_threads(1)  # a second thread does not pay for networks this small
 INF = float("inf")
 DIVERGED = 1e10  # what no sound observation or reward gets to; MuJoCo's own limit, mjMAXVAL
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
-FORMAT = "ppo_continuous_action_warp 3"  # of checkpoints: for --resume and ppo_eval.py
+FORMAT = "ppo_continuous_action_warp 4"  # of checkpoints: for --resume and ppo_eval.py
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -388,7 +388,7 @@ class Gaussian:
 
 
 class Agent(nn.Module):
-    """Two tanh networks: obs (..., D) -> a Gaussian of (..., A) actions, value (...)."""
+    """Two ELU networks: obs (..., D) -> a Gaussian of (..., A) actions, value (...)."""
 
     def __init__(self, envs):
         super().__init__()
@@ -397,16 +397,16 @@ class Agent(nn.Module):
         self.obs_rms = RunningMeanStd(obs_size)
         self.critic = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64)),
-            nn.Tanh(),
+            nn.ELU(),
             layer_init(nn.Linear(64, 64)),
-            nn.Tanh(),
+            nn.ELU(),
             layer_init(nn.Linear(64, 1), std=1.0),
         )
         self.actor_mean = nn.Sequential(
             layer_init(nn.Linear(obs_size, 64)),
-            nn.Tanh(),
+            nn.ELU(),
             layer_init(nn.Linear(64, 64)),
-            nn.Tanh(),
+            nn.ELU(),
             layer_init(nn.Linear(64, action_size), std=0.01),
         )
         # begins with a deviation of 0.6, not 1: smaller, as arXiv:2006.05990 advises
@@ -442,7 +442,7 @@ def env_step(agent, envs, storage, signals, args, step):
     sound = (next_obs.abs() < DIVERGED).all(1) & paid
     envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
     valid = dones[step] == 0
-    lost[step + 1] = ~sound & ~terminated & valid
+    lost[step + 1] = ~sound & ~terminated  # in each step, if a new episode does not heal it
     # where the simulator itself ended the episode, what it paid for that counts
     reward = torch.where(sound | (terminated & paid), reward, 0.0)
     obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])

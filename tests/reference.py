@@ -420,11 +420,10 @@ class OnDevice(Gymnasium):
         return obs, np.where(unpaid, 0.0, raw), terminal, cut | self.lost
 
     def step(self, actions):
-        first, self.gone = np.array([env.episode == 1 for env in self.envs]), ~self.done
+        first = np.array([env.episode == 1 for env in self.envs])
         state, reward, raw, ends = super().step(actions)
         self.sound = state["obs"] = np.where(self.odd[:, None], self.sound, state["obs"])
-        self.gone &= self.lost
-        self.shares.append(self.gone.mean())
+        self.shares.append(self.lost.mean())
         return state, reward, np.where(first & self.h.stagger | self.lost, np.nan, raw), ends
 
 
@@ -577,7 +576,7 @@ def follow(h, network, policy, games, initial, trace):
             done = torch.as_tensor(state["dones"]).view(N, *(1 for _ in shape[1:]))
             memory = torch.where(done, 0.0, after)
             state, rows[t]["rewards"], raw, ends = games.step(action.numpy())
-            rows[t]["lost"] = getattr(games, "gone", np.zeros(N, bool))
+            rows[t]["lost"] = getattr(games, "lost", np.zeros(N, bool))
             for n, paid in enumerate(unfinished):
                 paid += [] if rows[t]["over"][n] else [float(raw[n])]
             for n in range(0, N, K):

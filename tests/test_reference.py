@@ -266,9 +266,7 @@ MANY = CONTINUOUS | dict(
     network=reference.two_elu_perceptrons,
     games=reference.ManyEnvs,
 )
-WARP = CONTINUOUS | dict(
-    script="ppo_continuous_action_warp", games=reference.OnDevice, batched=True
-)
+WARP = MANY | dict(script="ppo_continuous_action_warp", games=reference.OnDevice, batched=True)
 CARTPOLE = dict(
     script="ppo",
     start="[x.data.mul_(50) for x in agent.parameters() if x.dim() == 2 and 1 < len(x) < 9]",

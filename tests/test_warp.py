@@ -347,7 +347,7 @@ def test_a_pendulum_of_ones_own():
 
 def test_where_all_worlds_diverge(tmp_path, monkeypatch):
     """The run ends before that gets into a checkpoint, at once where first observations are odd."""
-    with pytest.raises(FloatingPointError, match="in iteration 1 [1-3].% of steps diverged"):
+    with pytest.raises(FloatingPointError, match="in iteration 1 88% of steps diverged"):
         run_main(EAGER, *TINY, "--env-id", "worlds:Broken", runs_dir=tmp_path)
     assert not [*tmp_path.glob("*/checkpoint.pt")]
     monkeypatch.setattr(worlds.Worlds, "reset", lambda self: torch.full((len(self.n), 3), 1e11))

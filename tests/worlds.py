@@ -81,8 +81,11 @@ class Rare(Worlds):
 
 
 class Broken(Worlds):
-    """All worlds see nan from their third step on."""
+    """All worlds see nan from their third step on, and a new episode does not heal them."""
+
+    ill = False
 
     def step(self, action):
         obs, *rest = super().step(action)
-        return torch.where(self.elapsed[:, None] >= 3, torch.nan, obs), *rest
+        self.ill = (self.elapsed[:, None] >= 3) | self.ill
+        return torch.where(self.ill, torch.nan, obs), *rest

@@ -47,16 +47,6 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).read_bytes()  # the text that runs, kept beside what it learns
 
-# fast, CPU: before PyTorch is imported. Idle threads soon sleep, as games need their cores; freed
-# memory stays with the process, as Linux would zero it anew for each minibatch
-import ctypes
-
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-with suppress(AttributeError, TypeError):  # where the C library is not glibc
-    mallopt = ctypes.CDLL(None).mallopt
-    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    mallopt(-3, 2**31 - 1) or mallopt(-3, 2**25)  # M_MMAP_THRESHOLD; old versions: 32 MiB at most
-
 import gymnasium as gym
 import numpy as np
 import tyro
@@ -318,7 +308,7 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run uncaptured, as a graph must
+# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
 # not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""

@@ -280,14 +280,6 @@ def test_what_is_no_score_is_named_and_the_others_count(fake):
     assert done.returncode == 1 and "| `ppo` | 0 |" in done.stdout and "minus" not in done.stdout
 
 
-def test_a_comparison_counts_a_seed_once(fake):
-    """Of files that were joined, of an environment given twice."""
-    command("compare", *fake.words)
-    fake.path.write_text(2 * fake.path.read_text())
-    done = command("compare", *fake.words, "--env-ids", "CartPole-v1", "CartPole-v1")
-    assert "0 runs to do, 8 with a record" in done.stderr and "| `ppo` | 4 |" in done.stdout
-
-
 @pytest.mark.slow
 def test_sigterm_to_compare_ends_its_training(tmp_path):
     """The process of the run, and what that has started."""

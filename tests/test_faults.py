@@ -2,7 +2,6 @@
 quit, environments that draw from global generators or change the folder, two runs at once."""
 
 import os
-import random
 import runpy
 import sys
 import time
@@ -23,8 +22,6 @@ from helpers import (
     scalars,
     summary_of,
 )
-
-import torch
 
 
 class BlowsUp(doors.Still):
@@ -149,15 +146,7 @@ class Quits(CartPoleEnv):
         return super().step(action)
 
 
-class Global(doors.Still):
-    """Draws from the generators that all share."""
-
-    def look(self):
-        self.length = self.t + (random.random() < 0.2)
-        return np.array([random.random(), np.random.random(), 0.0], np.float32)
-
-
-for kind in (Fails, Wanders, Quits, Global):
+for kind in (Fails, Wanders, Quits):
     gym.register(f"{kind.__name__}-v0", kind)
 
 
@@ -195,16 +184,6 @@ def test_environments_that_quit(tmp_path, monkeypatch):
     assert not (run_dir / "eval.json").exists()
 
 
-def test_the_seed_is_that_of_global_generators_too(tmp_path):
-    def weights(folder, seed):
-        flags = [*TINY, "--env-id", "Global-v0", "--seed", seed]
-        agent = run_main("ppo", *flags, runs_dir=tmp_path / folder).agent
-        return torch.cat([value.flatten() for value in agent.state_dict().values()])
-
-    one = weights("one", 1)
-    assert torch.equal(one, weights("again", 1)) and not torch.equal(one, weights("two", 2))
-
-
 # Two runs, one folder; one run, two environments; other systems
 
 
@@ -217,20 +196,6 @@ def test_two_runs_have_two_folders(tmp_path, monkeypatch):
     assert len([*tmp_path.iterdir()]) == 2
     with pytest.raises(FileExistsError):
         run_main("ppo", *TINY, runs_dir=tmp_path)
-
-
-def test_resumed_with_another_environment(tmp_path):
-    """One with the same spaces, a curriculum, is taken; of others PyTorch names the sizes."""
-    run_main("ppo", *TINY, "--env-id", "CartPole-v0", runs_dir=tmp_path)
-    (run_dir,) = tmp_path.iterdir()
-    flags = ["--resume", run_dir, "--total-timesteps", 96, "--env-id"]
-    run = run_main("ppo", *flags, "CartPole-v1", runs_dir="unused")
-    assert run.global_step == 96
-    before = (run_dir / "checkpoint.pt").read_bytes()
-    flags[3] = 192
-    with pytest.raises(RuntimeError, match=r"size mismatch for critic.0.weight"):
-        run_main("ppo", *flags, "Acrobot-v1", runs_dir="unused")
-    assert (run_dir / "checkpoint.pt").read_bytes() == before
 
 
 def test_without_sched_getaffinity(monkeypatch):

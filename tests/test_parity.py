@@ -9,7 +9,6 @@ from functools import partial
 
 import envpool
 import gymnasium as gym
-import numpy as np
 import pytest
 from helpers import PAIRS, PPO, ROOT, git_applied, insert, kind, load, run_main
 from lib.pairs import changes
@@ -129,9 +128,6 @@ def check_both(eager, fast, flags, folder, edit=lambda name: None):
     two, fast_run = train(fast, *flags, folder=folder / "fast", edit=edit(fast))
     assert_the_same(one, two, eager_run, fast_run)
     assert len(one["losses/value_loss"]) == ITERATIONS and len(one["charts/episodic_return"]) > 4
-    anneal = eager_run.args.anneal_lr
-    rates = [float(np.float32(lr * (1 - anneal * i / ITERATIONS))) for i in range(ITERATIONS)]
-    assert [value for _, value in one["charts/learning_rate"]] == rates
     assert len(set(one["charts/episodic_length"])) > 2
     assert max(x for _, x in one["losses/clipfrac"]) > 0
     return fast_run

@@ -67,16 +67,19 @@ ready() { # whether what a requirements file lists is installed; its stamp is wr
   [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.$1" 2>/dev/null)" = "$(fingerprint "$1")" ]
 }
 
+find_python() { # that is new enough
+  if [ "${PYTHON:-}" ]; then set -- "$PYTHON"; else set -- python3 python3.{14,13,12,11}; fi
+  local python
+  for python; do
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$python" && return
+  done
+  die "needs Python 3.11 or newer; '$python' is not. Set PYTHON=/path/to/python"
+}
+
 make_venv() {
   [ ! -L "$venv" ] || die "$venv is a link: setting it up anew would clear the folder that it points to"
-  local python=${PYTHON:-}
-  if [ -z "$python" ]; then
-    for python in python3 python3.14 python3.13 python3.12 python3.11; do
-      "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
-    done
-  fi
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-    die "needs Python 3.11 or newer; '$python' is not. Set PYTHON=/path/to/python"
+  local python
+  python=$(find_python) || exit
   echo "run.sh: setting up $venv (once; some minutes, as PyTorch is large)" >&2
   "$python" -m venv --clear "$venv" || die "'$python -m venv' failed; on Debian: apt install python3-venv"
 }
@@ -109,7 +112,7 @@ case ${1:-} in
   fork)
     shift
     python=$venv/bin/python # it needs no packages
-    [ -x "$python" ] || python=${PYTHON:-python3}
+    [ -x "$python" ] || python=$(find_python) || exit
     exec "$python" "$root/benchmarks/fork.py" "$@"
     ;;
   "" | -*) default=1 task=ppo_atari_envpool_torchcompile; set -- --compile --cudagraphs "$@" ;;

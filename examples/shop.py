@@ -1,7 +1,7 @@
 r"""A shop, as an environment of one's own: a Dict, several choices at once, steps that take 2 ms.
 
-    ./run.sh fork ppo ~/shop/my_ppo --patch multidiscrete normalize scale_rewards async_envs
-    PYTHONPATH=examples ./run.sh ~/shop/my_ppo_torchcompile --compile --async-envs --num-envs 8 \
+    ./run.sh fork ppo ~/idea/my_ppo --patch multidiscrete normalize scale_rewards async_envs
+    PYTHONPATH=examples ./run.sh ~/idea/my_ppo_torchcompile --compile --async-envs --num-envs 8 \
         --env-id shop:Shop-v0 --env-kwargs '{"ms": 2}'
 
 Of three goods it says what they cost today, some 10,000, and how many are there; it takes how many

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import random
 import re
 import signal
 import subprocess
@@ -295,6 +296,22 @@ def test_what_ends_an_environment_apart_is_said(what, tmp_path):
     assert str(error.value) == said
 
 
+class Draws(doors.Still):
+    """Shows what it draws from the generators that all share."""
+
+    def look(self):
+        return np.array([random.random(), np.random.random(), 1.0], np.float32)
+
+
+def test_environments_apart_draw_apart(tmp_path, monkeypatch):
+    """Of main's generators, which each of their processes has a copy of."""
+    monkeypatch.setitem(gym.registry, "Draws-v0", gym.envs.registration.EnvSpec("Draws-v0", Draws))
+    change = edit(IDEAS / "async_envs.patch", tmp_path)
+    flags = [*TINY, "--async-envs", "--env-id", "Draws-v0"]
+    one, two = run_main("ppo", *flags, runs_dir=tmp_path / "runs", edit=change).obs.unbind(1)
+    assert (one != two).sum() == one.numel() * 2 / 3
+
+
 def test_an_environment_apart_has_a_thread_and_may_start_processes(tmp_path):
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -409,11 +426,13 @@ def test_rewards_are_scaled_in_other_scripts(tmp_path):
     """CartPole's, 1 each, by the deviation of their discounted sums, which a resumed run goes on
     with."""
     change = edit(IDEAS / "scale_rewards.patch", tmp_path)
+    gym.register("Cut-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=20)
     flags = [*TINY, "--num-steps", 40, "--total-timesteps", 80, "--gamma", 0.9]
-    run = run_main("ppo", *flags, runs_dir=tmp_path / "runs", edit=change)
+    run = run_main("ppo", *flags, "--env-id", "Cut-v0", runs_dir=tmp_path / "runs", edit=change)
+    assert (run.dones[1:] > run.terminations[1:]).any(), "cut by the time limit"
     rows, sums = [], np.zeros(2)
-    for valid, terminated in zip(run.valid, run.terminations[1:] > 0, strict=True):
-        sums = np.where(valid, sums * 0.9 * ~terminated + 1, sums)
+    for valid, ended in zip(run.valid, run.dones[1:] > 0, strict=True):
+        sums = np.where(valid, sums * 0.9 * ~ended + 1, sums)
         rows.append(sums)
     assert np.allclose(rows, run.discounted) and 60 < run.valid.sum() < 80
     deviation = np.std(np.array(rows)[run.valid])

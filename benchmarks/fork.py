@@ -221,7 +221,7 @@ def main() -> int:
         ("diff", f"diff -u {source} {eager}"),
         ("", f"diff -u {eager} {fast}"),
         ("edit", f"{eager}, then {run} fork {args.name} {eager} --edited"),
-        ("check", f"{run} check {eager} --compile"),
+        ("check", f"{run} check {eager} --compile{more}"),
         ("compare", f"{run} compare {source} {eager}"),
     ):
         print(f"  {what:9}{line}")

@@ -797,10 +797,10 @@ if __name__ == "__main__":
         with torch.no_grad():
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
-        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
-        before = values[:T][lost]
+        before = storage["values"][:T].double().cpu().numpy()[lost]  # sync
         rewards[lost] = (1 - args.gamma) * (before - np.abs(before))
+        values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync

@@ -59,10 +59,8 @@ def test_the_treasure_is_where_all_steps_go_right():
 def test_the_shop(tmp_path):
     """By the patches that its header names, in processes; it plays here, by what the shop says."""
     patches = shop.__doc__.partition("--patch ")[2].partition("\n")[0].split()
-    assert (
-        len(patches) == 4
-        and not command("fork", "ppo", tmp_path / "mine", "--patch", *patches).returncode
-    )
+    assert len(patches) == 4
+    assert command("fork", "ppo", tmp_path / "mine", "--patch", *patches).returncode == 0
     words = *TINY, "--async-envs", "--env-id", "shop:Shop-v0"
     env = {"PYTHONPATH": str(ROOT / "examples")}
     done = run_script(tmp_path / "mine.py", *words, cwd=tmp_path, env=env)

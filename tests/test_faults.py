@@ -1,5 +1,5 @@
 """What public reports found on other people's machines: simulators that blow up, fail to close or
-quit or change the folder, two runs at once."""
+quit, or change the folder; two runs at once."""
 
 import os
 import runpy

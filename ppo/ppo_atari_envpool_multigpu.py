@@ -104,7 +104,6 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
-    cleanrl_semantics: bool = False  # train on autoreset steps; time limits are terminal
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -482,7 +481,7 @@ if __name__ == "__main__":
             rewards[step] = reward
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
-            terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            terminations[step + 1] = terminated
             global_step += args.num_envs
             running_returns += info["reward"] * valid[step]  # not clipped
             running_lengths += valid[step]
@@ -502,7 +501,7 @@ if __name__ == "__main__":
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
-        storage["valid"][:T] = torch.from_numpy(valid | args.cleanrl_semantics)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0

@@ -99,7 +99,6 @@ class Args:
     vf_coef: float = 0.5  # weight of the value loss
     max_grad_norm: float = 0.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
-    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -459,7 +458,7 @@ if __name__ == "__main__":
             rewards[step] = reward
             valid[step] = dones[step] == 0
             dones[step + 1] = terminated | truncated
-            terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+            terminations[step + 1] = terminated
             global_step += N
             # as in Gymnasium a termination drops the sum before its reward comes in, a truncation
             # keeps it; row -1 is the last of the rollout before

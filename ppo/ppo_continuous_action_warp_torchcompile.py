@@ -124,7 +124,6 @@ class Args:
     vf_coef: float = 1.3  # weight of the value loss
     max_grad_norm: float = 3.5  # maximum gradient norm
     target_kl: float | None = None  # stop the update after an epoch with a larger mean approx_kl
-    cleanrl_semantics: bool = False  # time limits are terminal, as in CleanRL
 
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
@@ -491,7 +490,7 @@ def env_step(agent, envs, storage, signals, args, step):
     obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
     storage["valid"][step] = valid
     dones[step + 1] = terminated | truncated | ~sound
-    terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)
+    terminations[step + 1] = terminated
     rewards[step] = reward
     # as in Gymnasium a termination drops the sum before its reward comes in, a truncation keeps it
     sums = discounted[step] * args.gamma * ~terminated + reward

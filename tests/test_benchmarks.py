@@ -160,8 +160,8 @@ def test_a_run_is_named_with_the_flags_that_it_would_need_today():
     args = {"seed": 9, "env_id": "X-v1", "learning_rate": 3e-4, "norm_adv": True, "gamma": 0.9}
     run = {"variant": f"{FAST}:compile+no-norm-adv --gamma 0.9", "args": args | {"norm_adv": False}}
     assert records.as_of_today(run) == run["variant"]
-    run["args"] |= {"learning_rate": 1e-2, "anneal_lr": False, "cleanrl_semantics": True}
-    more = " --learning-rate 0.01 --no-anneal-lr --cleanrl-semantics"
+    run["args"] |= {"learning_rate": 1e-2, "anneal_lr": False}
+    more = " --learning-rate 0.01 --no-anneal-lr"
     assert records.as_of_today(run) == run["variant"] + more
 
 

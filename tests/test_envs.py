@@ -1,8 +1,7 @@
-"""Advantages as in CleanRL; rewards and returns that are rare; what --hide leaves out; images and
+"""Rewards and returns that are rare; what --hide leaves out; images and
 numbers as a network sees them. All else: test_reference."""
 
 import re
-from functools import partial
 from types import SimpleNamespace
 
 import doors
@@ -11,44 +10,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from helpers import PAIRS, PPO, AtariSpaces, load, run_main
-from test_reference import ScriptedGames
 
 import torch
-
-
-def cleanrl_advantages(rewards, values, dones, gamma, gae_lambda):
-    """CleanRL's formula (ppo.py): every done is terminal and every row is a transition."""
-    advantages, last = np.zeros(rewards.shape), 0.0
-    for t in reversed(range(len(rewards))):
-        delta = rewards[t] + gamma * values[t + 1] * (1 - dones[t + 1]) - values[t]
-        last = delta + gamma * gae_lambda * (1 - dones[t + 1]) * last
-        advantages[t] = last
-    return advantages
-
-
-@pytest.mark.parametrize("name", ["ppo", "ppo_atari_envpool", "ppo_atari_envpool_lstm"])
-def test_cleanrl_semantics(name, monkeypatch, tmp_path):
-    """The flag gives CleanRL's advantages; of games all rows are learned from, but with a memory,
-    whose rows at an end are no transition there either. Without it they are others."""
-    monkeypatch.setattr(envpool, "make", ScriptedGames)
-    monkeypatch.setattr(gym, "make", partial(gym.make, max_episode_steps=5))
-    sizes = "--num-envs 4 --num-steps 12 --num-minibatches 2 --update-epochs 1".split()
-    for flags in ([], ["--cleanrl-semantics"]):
-        folder, words = tmp_path / str(len(flags)), [*sizes, "--total-timesteps", 48, *flags]
-        run = run_main(name, *words, runs_dir=folder)
-        values = run.storage["values"].double().numpy()
-        expected = cleanrl_advantages(run.rewards, values, run.dones, 0.99, 0.95)
-        assert np.allclose(run.advantages, expected, rtol=1e-6, atol=1e-6) == bool(flags)
-        all_rows = run.storage["valid"][:12].min() == 1
-        assert all_rows == (bool(flags) and name == "ppo_atari_envpool")
 
 
 @pytest.mark.parametrize("name", [eager for eager, _ in PAIRS])
 def test_what_has_one_text(name):
     """What the tests here show of one or two."""
     text = (PPO / f"{name}.py").read_text()
-    end = "terminations[step + 1] = terminated | (truncated & args.cleanrl_semantics)\n"
-    assert text.count(end) == 1
+    assert text.count("terminations[step + 1] = terminated\n") == 1
     assert re.search(r"recent = episodic_returns\[-max\(100, (N|E|args\.num_envs)\) :\]\n", text)
 
 

@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import doors
+import envpool
 import fork
 import gymnasium as gym
 import lock
@@ -23,6 +24,7 @@ from fork import IDEAS, apply, heading
 from helpers import PAIRS, PPO, TINY, ended, insert, run_main, wait_for
 from lib.parity import VECTORS, assert_close, assert_the_same, curves
 from test_parity import job, short_games  # noqa: F401 - a fixture
+from test_reference import ScriptedGames
 
 import torch
 
@@ -95,6 +97,29 @@ def trained(name, flags, folder, change, *more):
 @cache
 def plain(name, folder):
     return curves(trained(name, SIZES, folder, None))
+
+
+def cleanrl_advantages(rewards, values, dones, gamma=0.99, gae_lambda=0.95):
+    """CleanRL's formula (ppo.py): every done is terminal and every row is a transition."""
+    advantages, last = np.zeros(rewards.shape), 0.0
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + gamma * values[t + 1] * (1 - dones[t + 1]) - values[t]
+        last = delta + gamma * gae_lambda * (1 - dones[t + 1]) * last
+        advantages[t] = last
+    return advantages
+
+
+@pytest.mark.parametrize("idea", ["", "cleanrl_time_limits", "cleanrl_autoreset"])
+def test_as_in_cleanrl(idea, monkeypatch, tmp_path):
+    """Its advantages, and autoreset steps that are learned from, by one patch each."""
+    monkeypatch.setattr(envpool, "make", ScriptedGames)
+    change = edit(IDEAS / f"{idea}.patch", tmp_path / "patched") if idea else None
+    sizes = "--num-envs 4 --num-steps 12 --num-minibatches 2 --update-epochs 1".split()
+    run = trained("ppo_atari_envpool", [*sizes, "--total-timesteps", 48], tmp_path, change)
+    expected = cleanrl_advantages(run.rewards, run.storage["values"].double().numpy(), run.dones)
+    found = np.allclose(run.advantages, expected, rtol=1e-6, atol=1e-6)
+    assert found == (idea == "cleanrl_time_limits") and run.dones.any()
+    assert (run.storage["valid"][:12].min() == 1) == (idea == "cleanrl_autoreset")
 
 
 class TwoChoices(gym.Wrapper):

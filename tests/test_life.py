@@ -288,6 +288,7 @@ def test_killed_and_interrupted(tmp_path, capsys):
     done = checkpoint_of(tmp_path / "runs")["global_step"]
     assert summary_of(tmp_path / "runs")["global_step"] == done
 
+    time.sleep(1)  # TensorBoard orders a run's files by their second, then by process
     run_main("ppo", "--resume", run_dir, "--total-timesteps", done + 64, runs_dir="unused")
     assert [*(tmp_path / "runs").iterdir()] == [run_dir]
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{run_dir}: mean return ")

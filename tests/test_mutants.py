@@ -114,7 +114,7 @@ inf at an end is a large number: {{, posinf=0.0, neginf=0.0=>}}
 no clipping of gradients: {{args.max_grad_norm=>float('inf')}}, foreach
 == check: hopper, atari_scripted, cartpole, warp
 the first observation is stale: {{obs[0] = obs[T]=>}}
-time limits are kept as terminal: {{(truncated & args.cleanrl_semantics)=>truncated}}
+time limits are kept as terminal: terminations[step + 1] = terminated{{=> | truncated}}
 # the rollout
 == check: hopper, atari_scripted, cartpole
 flags are not carried over: {{dones[0] = dones[T]=>}}
@@ -220,11 +220,11 @@ lives are no episodes: "episodic_life": {{True=>False}}
 seeds that overlap: "seed": {{seeds.tolist()=>[args.seed + i for i in range(4)]}}
 pixels not scaled: obs.float(){{ / 255.0=>}}
 pixels of 256: obs.float() / {{255=>256}}.0
-rows before an end are none: torch.from_numpy({{valid | args.cleanrl_semantics=>dones[1:] == 0}})
+rows before an end are none: ["valid"][:T] = torch.from_numpy({{valid=>dones[1:] == 0}})
 the last value is stale: {{_, storage["values"][T] = agent(obs[T])=>pass}}
 the value of the last step for the last value: = agent(obs[T{{=> - 1}}])
 a game over at the limit goes on: {{            terminated |= info["terminated"] > 0=>#}}
-a lost life goes on: terminations[step + 1] = {{terminated=>(info["terminated"] > 0)}} |
+a lost life goes on: terminations[step + 1] = {{terminated=>(info["terminated"] > 0)}}
 a time limit ends no game: {{(=>}}info["terminated"] > 0{{) | truncated=>}}
 a life won ends a game: {{& ~valid[step]=>}}
 a lost life ends a game: game_over = {{(info["terminated"] > 0)=>terminated}}
@@ -236,18 +236,18 @@ returns with autoreset steps: info["reward"]{{ * valid[step]=>}}
 == check *: atari_scripted, ale_scripted, cartpole
 seeds of 32 bits: generate_state(N){{ >> 1=>}}
 == check: atari_scripted, ale_scripted
-all rows weigh: {{torch.from_numpy(valid | args.cleanrl_semantics)=>1.0}}
+all rows weigh: ["valid"][:T] = {{torch.from_numpy(valid)=>1.0}}
 == check: ale_scripted
 rewards not clipped: {{np.sign(reward)=>reward}}
 clipped returns are logged: running_returns += {{reward=>np.sign(reward)}} *
 a lost life is an autoreset step:
-    torch.from_numpy({{valid | args.cleanrl_semantics=>dones[:T] == 0}})
+    ["valid"][:T] = torch.from_numpy({{valid=>dones[:T] == 0}})
 rows before a restart are none: valid[step{{=> - 1}}] =
 the frames of the first game: {{            frames = info["episode_frame_number"]=>}}
 a lost life does not cut the trace:
     dones[step + 1] = {{terminated=>(terminated & (info["lives"] == 0))}} | truncated
 a lost life is no end:
-    terminations[step + 1] = {{terminated=>(terminated & (info["lives"] == 0))}} |
+    terminations[step + 1] = {{terminated=>(terminated & (info["lives"] == 0))}}
 lives are games: np.flatnonzero({{~valid[step]=>terminated | truncated}})
 a time limit ends no game: np.flatnonzero({{~valid[step]=>terminated & (info["lives"] == 0)}})
 lives end no episode: "life_loss_info": {{True=>False}}
@@ -533,7 +533,7 @@ rewards do not diverge: .all(1){{ & paid=>}}
 1e11 is sound: DIVERGED = {{1e10=>1e12}}
 a diverged world goes on: truncated{{ | ~sound=>}}
 a diverged world has time: masked_fill_(~sound{{=> & False}},
-to diverge is to terminate: = terminated | {{=>~sound | }}(truncated &
+to diverge is to terminate: terminations[step + 1] = terminated{{=> | ~sound}}
 an odd end is lost: = ~sound{{ & ~terminated=>}}  # in each step
 to diverge pays: {{(before - np.abs(before))=>0 * before}}
 to diverge is worth what V is: {{(before - np.abs(before))=>before}}

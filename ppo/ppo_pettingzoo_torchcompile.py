@@ -75,7 +75,6 @@ class Args:
 
     exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
     seed: int = 1  # of environments, network and sampling
-    torch_deterministic: bool = True  # only deterministic cuDNN kernels
     cuda: bool = True  # use the GPU if there is one
     track: bool = False  # log to Weights & Biases as well
     wandb_project_name: str = "ppo"  # project on Weights & Biases
@@ -454,7 +453,6 @@ if __name__ == "__main__":
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
     torch.manual_seed(args.seed)  # a run resumed on the same kind of device goes on with its state
-    torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
     envs = make_envs(args)

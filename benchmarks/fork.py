@@ -215,15 +215,17 @@ def main() -> int:
     run, (eager, fast), source = door(), map(near, mine), near(sources[0])
     more = "".join(f" {heading(patch)['Flags']}" for patch in patches if "Flags" in heading(patch))
     print(f"{eager} and {fast} are written. Next:")
-    for what, line in (
+    lines = [
         ("train", f"{run} {eager}{more}"),
         ("", f"{run} {fast} --compile{more}"),
         ("diff", f"diff -u {source} {eager}"),
         ("", f"diff -u {eager} {fast}"),
         ("edit", f"{eager}, then {run} fork {args.name} {eager} --edited"),
         ("check", f"{run} check {eager} --compile{more}"),
-        ("compare", f"{run} compare {source} {eager}"),
-    ):
+    ]
+    if not more:  # else the original refuses the environment that these flags name
+        lines.append(("compare", f"{run} compare {source} {eager}"))
+    for what, line in lines:
         print(f"  {what:9}{line}")
     return 0
 

@@ -75,6 +75,8 @@ def test_fork(tmp_path, monkeypatch):
         assert [line for line in lines if line != "    v_loss = 2 * v_loss"] == before
     for words in ("./run.sh", "diff -u", "./run.sh check", "./run.sh compare"):
         assert f" {words} " in done.stdout, words
+    done = fork("ppo", tmp_path / "other", "--patch", "multidiscrete")
+    assert "check " in done.stdout and "compare " not in done.stdout  # ppo has no such actions
     texts = {path: path.read_text() for path in (tmp_path / "idea").iterdir()}
     refused("there already", "ppo", tmp_path / "idea/mine")
     assert {path: path.read_text() for path in (tmp_path / "idea").iterdir()} == texts

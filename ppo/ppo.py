@@ -110,7 +110,7 @@ def make_envs(args):
         env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
-        return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
+        return env if len(obs_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
@@ -135,7 +135,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -355,7 +355,7 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -383,7 +383,6 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -407,7 +406,7 @@ if __name__ == "__main__":
         dones[0] = dones[T]
         for step in range(T):
             action = act(agent, obs[step])
-            actions[step] = action
+            storage["actions"][step] = action
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward

@@ -124,7 +124,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 class LSTM(nn.Module):
     """nn.LSTM's equations, for one row or, with dones, for a sequence in which episodes end.
 
-    x: (E, inputs), a row of E environments, or (T * E, inputs), rows in order of time; state: h and
+    x: (E, inputs), a step of E environments, or (T * E, inputs), T steps in order; state: h and
     c before the first one, (2, E, H); dones: (T * E,), 1 where a row is its episode's last. Returns
     hidden, (E, H) or (T * E, H), and the state after the last row.
     """
@@ -146,7 +146,7 @@ class LSTM(nn.Module):
         # hidden of that row, which no loss sees: it is an autoreset step
         w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)  # (4 H, inputs + 1)
         x = torch.cat([x, dones.unsqueeze(1)], dim=1).view(-1, len(h), w_x.shape[1])
-        # biases, one layer, no dropout, training, one direction, rows before environments
+        # biases, one layer, no dropout, training, one direction, time before batch
         options = True, 1, 0.0, True, False, False
         hidden, h, c = torch.lstm(x, (h[None], c[None]), [w_x, *weights], *options)
         return hidden.flatten(0, 1), torch.cat([h, c])
@@ -159,7 +159,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -392,7 +392,7 @@ if __name__ == "__main__":
     envs = make_envs(args, seeds)
     next_obs, info = envs.reset()
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)

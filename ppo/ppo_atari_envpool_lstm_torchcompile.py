@@ -93,7 +93,7 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
-    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    # fast, both: switches, to measure each gain. `CPU`, `CUDA graph`: a CPU, a GPU alone; `both`
     compile: bool = False  # compile acting, CNN and loss; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
     bfloat16: bool = False  # CNN in bfloat16, of 2 to 3 significant digits
@@ -147,7 +147,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 class LSTM(nn.Module):
     """nn.LSTM's equations, for one row or, with dones, for a sequence in which episodes end.
 
-    x: (E, inputs), a row of E environments, or (T * E, inputs), rows in order of time; state: h and
+    x: (E, inputs), a step of E environments, or (T * E, inputs), T steps in order; state: h and
     c before the first one, (2, E, H); dones: (T * E,), 1 where a row is its episode's last. Returns
     hidden, (E, H) or (T * E, H), and the state after the last row.
     """
@@ -169,7 +169,7 @@ class LSTM(nn.Module):
         # hidden of that row, which no loss sees: it is an autoreset step
         w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)  # (4 H, inputs + 1)
         x = torch.cat([x, dones.unsqueeze(1)], dim=1).view(-1, len(h), w_x.shape[1])
-        # biases, one layer, no dropout, training, one direction, rows before environments
+        # biases, one layer, no dropout, training, one direction, time before batch
         options = True, 1, 0.0, True, False, False
         hidden, h, c = torch.lstm(x, (h[None], c[None]), [w_x, *weights], *options)
         return hidden.flatten(0, 1), torch.cat([h, c])
@@ -182,7 +182,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -351,8 +351,8 @@ def act_captured(agent, storage, obs, dones, lstm_state, step, obs_host, dones_h
     step += 1
 
 
-# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
-# not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
+# too, as a graph must not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
@@ -448,7 +448,7 @@ if __name__ == "__main__":
     envs = make_envs(args, seeds)
     next_obs, info = envs.reset()
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -489,8 +489,8 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, as in
-    # LeanRL: a precaution, by which the two graphs share nothing but their values
+    # fast, CUDA graph: a second agent acts in it, on the first one's weights but without their
+    # gradients, as in LeanRL: a precaution
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)
@@ -650,7 +650,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: which switches were on
+        # fast, both: as printed at the start
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

@@ -96,7 +96,7 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
-    # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
+    # fast, both: switches, to measure each gain. `CPU`, `CUDA graph`: a CPU, a GPU alone; `both`
     compile: bool = False  # compile acting and the gradients; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
     channels_last: bool = True  # store observations as NHWC, if compiled
@@ -157,7 +157,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -312,8 +312,8 @@ def act_captured(agent, storage, obs, step, obs_host, action_host):
     step += 1
 
 
-# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
-# not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
+# too, as a graph must not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
@@ -409,7 +409,7 @@ if __name__ == "__main__":
     envs = make_envs(args)
     next_obs, info = envs.reset(seed=seeds)
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -453,8 +453,8 @@ if __name__ == "__main__":
         rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
         storage["obs"] = obs = rows.unflatten(0, (T + 1, N))
         batch["obs"] = obs[:T].flatten(0, 1)
-    # fast, CUDA graph: a second agent acts in it, on the memory of the first one's weights, as in
-    # LeanRL: a precaution, by which the two graphs share nothing but their values
+    # fast, CUDA graph: a second agent acts in it, on the first one's weights but without their
+    # gradients, as in LeanRL: a precaution
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)
@@ -601,7 +601,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: which switches were on
+        # fast, both: as printed at the start
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

@@ -145,7 +145,7 @@ def make_envs(args, seeds):
 
     flat = gym.spaces.flatten_space(obs_space)
     envs = gym.wrappers.vector.TransformObservation(envs, join, single_observation_space=flat)
-    # what a Gaussian draws beyond the bounds is done as on the bound
+    # what a Gaussian draws beyond the bounds is clipped to them
     clip = partial(np.clip, a_min=space.low, a_max=space.high)
     return gym.wrappers.vector.TransformAction(envs, clip)
 
@@ -186,7 +186,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class Gaussian:
-    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+    """A diagonal Gaussian over A dimensions, of mean (..., A) and standard deviations std."""
 
     def __init__(self, mean, std):
         self.mean = mean
@@ -336,8 +336,8 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
-# not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
+# too, as a graph must not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
@@ -431,7 +431,7 @@ if __name__ == "__main__":
     envs = make_envs(args, seeds)
     next_obs, _ = envs.reset()
 
-    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
+    # agent, optimizer (fused: one call steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -461,7 +461,6 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -508,7 +507,7 @@ if __name__ == "__main__":
             dones[0, anew] = running_returns[anew] = running_lengths[anew] = 0
         for step in range(T):
             action = act(agent, obs[step])
-            actions[step] = action
+            storage["actions"][step] = action
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
@@ -605,7 +604,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: which switches were on
+        # fast, both: as printed at the start
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

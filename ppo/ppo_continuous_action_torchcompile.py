@@ -124,14 +124,14 @@ def make_envs(args):
         env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
-        return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
+        return env if len(obs_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
     space = envs.single_action_space
     bounded = isinstance(space, gym.spaces.Box) and space.is_bounded() and space.dtype.kind == "f"
     assert bounded, f"actions {space} must be a bounded Box of floats (Discrete: ppo)"
-    # what a Gaussian draws beyond the bounds is done as on the bound
+    # what a Gaussian draws beyond the bounds is clipped to them
     clip = partial(np.clip, a_min=space.low, a_max=space.high)
     return gym.wrappers.vector.TransformAction(envs, clip)
 
@@ -172,7 +172,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class Gaussian:
-    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+    """A diagonal Gaussian over A dimensions, of mean (..., A) and standard deviations std."""
 
     def __init__(self, mean, std):
         self.mean = mean
@@ -321,8 +321,8 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
-# not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
+# too, as a graph must not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
@@ -416,7 +416,7 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
+    # agent, optimizer (fused: one call steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -446,7 +446,6 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -482,7 +481,7 @@ if __name__ == "__main__":
         dones[0] = dones[T]
         for step in range(T):
             action = act(agent, obs[step])
-            actions[step] = action
+            storage["actions"][step] = action
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             if terminated.any():  # a diverged simulator may end on nan, and nan * 0 is nan
                 next_obs[terminated] = np.nan_to_num(next_obs[terminated], posinf=0.0, neginf=0.0)
@@ -579,7 +578,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: which switches were on
+        # fast, both: as printed at the start
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

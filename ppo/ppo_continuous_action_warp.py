@@ -321,7 +321,7 @@ def make_envs(args, device):
     space = envs.single_action_space
     floats = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     assert floats, f"actions must be a Box of floats, not {space}"
-    # what a Gaussian draws beyond the bounds is done as on the bound
+    # what a Gaussian draws beyond the bounds is clipped to them
     low, high = (torch.from_numpy(x).to(device) for x in (space.low, space.high))
     step = envs.step
     envs.step = lambda action: step(action.clamp(low, high))
@@ -364,7 +364,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class Gaussian:
-    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+    """A diagonal Gaussian over A dimensions, of mean (..., A) and standard deviations std."""
 
     def __init__(self, mean, std):
         self.mean = mean
@@ -429,18 +429,18 @@ def env_step(agent, envs, storage, signals, args, step):
 
     storage, signals: as in main; step: a row, 0 to T - 1.
     """
-    obs, actions = storage["obs"], storage["actions"]
+    obs = storage["obs"]
     rewards, dones, terminations, discounted, running_returns, running_lengths, lost = signals
     action = act(agent, obs[step])
-    actions[step] = action
+    storage["actions"][step] = action
     next_obs, reward, terminated, truncated = envs.step(action)
     # a world that diverges and does not end is cut as by a time limit, what it saw before stands in
-    # for what it sees now, and it starts anew; main sets what it earns
+    # for what it sees now, and it starts anew; main sets its reward
     paid = reward.abs() < DIVERGED  # not where it is nan
     sound = (next_obs.abs() < DIVERGED).all(1) & paid
     envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
     valid = dones[step] == 0
-    lost[step + 1] = ~sound & ~terminated  # in each step, if a new episode does not heal it
+    lost[step + 1] = ~sound & ~terminated  # in later steps too, unless a new episode heals it
     # where the simulator itself ended the episode, what it paid for that counts
     reward = torch.where(sound | (terminated & paid), reward, 0.0)
     obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
@@ -626,7 +626,7 @@ if __name__ == "__main__":
     envs = make_envs(args, device)
     obs_shape, action_shape = envs.single_observation_space.shape, envs.single_action_space.shape
 
-    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
+    # agent, optimizer (fused: one call steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)

@@ -99,9 +99,9 @@ class Args:
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
-    compile: bool = False  # compile the gradients; the first iteration takes longer
+    compile: bool = False  # compile the gradients, let Warp capture physics; slow at first
     cudagraphs: bool = False  # capture each rollout and each epoch in a CUDA graph, on a GPU
-    rollout_graph: bool = True  # with --cudagraphs capture rollouts; else physics and epochs
+    rollout_graph: bool = True  # capture whole rollouts; if not, physics and epochs apart
     physics_graph: bool = True  # let Warp capture a step's physics, if rollouts are not captured
 
     env_id: str = "HalfCheetah-v5"  # one of TASKS, or module:Class, a class of your own
@@ -364,7 +364,7 @@ def make_envs(args, device):
     space = envs.single_action_space
     floats = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     assert floats, f"actions must be a Box of floats, not {space}"
-    # what a Gaussian draws beyond the bounds is done as on the bound
+    # what a Gaussian draws beyond the bounds is clipped to them
     low, high = (torch.from_numpy(x).to(device) for x in (space.low, space.high))
     step = envs.step
     envs.step = lambda action: step(action.clamp(low, high))
@@ -407,7 +407,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 
 
 class Gaussian:
-    """A independent normal distributions, of mean (..., A) and standard deviations std."""
+    """A diagonal Gaussian over A dimensions, of mean (..., A) and standard deviations std."""
 
     def __init__(self, mean, std):
         self.mean = mean
@@ -472,18 +472,18 @@ def env_step(agent, envs, storage, signals, args, step):
 
     storage, signals: as in main; step: a row, 0 to T - 1.
     """
-    obs, actions = storage["obs"], storage["actions"]
+    obs = storage["obs"]
     rewards, dones, terminations, discounted, running_returns, running_lengths, lost = signals
     action = act(agent, obs[step])
-    actions[step] = action
+    storage["actions"][step] = action
     next_obs, reward, terminated, truncated = envs.step(action)
     # a world that diverges and does not end is cut as by a time limit, what it saw before stands in
-    # for what it sees now, and it starts anew; main sets what it earns
+    # for what it sees now, and it starts anew; main sets its reward
     paid = reward.abs() < DIVERGED  # not where it is nan
     sound = (next_obs.abs() < DIVERGED).all(1) & paid
     envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
     valid = dones[step] == 0
-    lost[step + 1] = ~sound & ~terminated  # in each step, if a new episode does not heal it
+    lost[step + 1] = ~sound & ~terminated  # in later steps too, unless a new episode heals it
     # where the simulator itself ended the episode, what it paid for that counts
     reward = torch.where(sound | (terminated & paid), reward, 0.0)
     obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
@@ -589,8 +589,8 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
-# not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
+# too, as a graph must not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
@@ -681,8 +681,8 @@ if __name__ == "__main__":
 
     # environments
     envs = make_envs(args, device)
-    # fast, both: Warp's launches, captured. A class of your own may capture what it launches, or
-    # have `capturable = False`, where a step waits for the device: then epochs alone are captured
+    # fast, both: Warp's launches, captured. A class of your own captures its own; with
+    # `capturable = False`, where a step waits for the device, epochs alone are captured
     rollout_graph = cudagraphs and args.rollout_graph and getattr(envs, "capturable", True)
     if isinstance(envs, WarpVectorEnv):
         if rollout_graph:
@@ -692,7 +692,7 @@ if __name__ == "__main__":
             envs.derive = captured_by_warp(envs.derive, envs.device)
     obs_shape, action_shape = envs.single_observation_space.shape, envs.single_action_space.shape
 
-    # agent, optimizer (fused: one kernel steps all parameters) and the statistics of returns
+    # agent, optimizer (fused: one call steps all parameters) and the statistics of returns
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -748,8 +748,8 @@ if __name__ == "__main__":
         for group in optimizer.param_groups:
             group["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
-    # fast, CUDA graph: one launch for a rollout, physics included
 
+    # fast, both: a rollout as one call, which on a GPU is one launch, physics included
     def run_rollout():
         for step in range(T):
             env_step(agent, envs, storage, signals, args, step)
@@ -769,7 +769,7 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
-        # fast, CUDA graph: all T steps in one launch
+        # fast, both: all T steps in one call
         run_rollout()
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
@@ -869,7 +869,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: which switches were on
+        # fast, both: as printed at the start
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

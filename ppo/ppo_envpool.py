@@ -153,7 +153,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -373,7 +373,7 @@ if __name__ == "__main__":
     envs = make_envs(args, seeds)
     next_obs, _ = envs.reset()
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -401,7 +401,6 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -436,7 +435,7 @@ if __name__ == "__main__":
             dones[0, anew] = running_returns[anew] = running_lengths[anew] = 0
         for step in range(T):
             action = act(agent, obs[step])
-            actions[step] = action
+            storage["actions"][step] = action
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward

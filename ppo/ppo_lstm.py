@@ -67,7 +67,6 @@ class Args:
 
     exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
     seed: int = 1  # of environments, network and sampling
-    torch_deterministic: bool = True  # only deterministic cuDNN kernels
     cuda: bool = True  # use the GPU if there is one
     track: bool = False  # log to Weights & Biases as well
     wandb_project_name: str = "ppo"  # project on Weights & Biases
@@ -116,7 +115,7 @@ def make_envs(args):
         env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
-        env = env if obs_space.shape else gym.wrappers.FlattenObservation(env)
+        env = env if len(obs_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
         if not hide:
             return env
         seen = np.delete(np.arange(env.observation_space.shape[0]), hide)
@@ -141,7 +140,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 class LSTM(nn.Module):
     """nn.LSTM's equations, for one row or, with dones, for a sequence in which episodes end.
 
-    x: (E, inputs), a row of E environments, or (T * E, inputs), rows in order of time; state: h and
+    x: (E, inputs), a step of E environments, or (T * E, inputs), T steps in order; state: h and
     c before the first one, (2, E, H); dones: (T * E,), 1 where a row is its episode's last. Returns
     hidden, (E, H) or (T * E, H), and the state after the last row.
     """
@@ -163,7 +162,7 @@ class LSTM(nn.Module):
         # hidden of that row, which no loss sees: it is an autoreset step
         w_x = nn.functional.pad(w_x, (0, 1), value=-1e9)  # (4 H, inputs + 1)
         x = torch.cat([x, dones.unsqueeze(1)], dim=1).view(-1, len(h), w_x.shape[1])
-        # biases, one layer, no dropout, training, one direction, rows before environments
+        # biases, one layer, no dropout, training, one direction, time before batch
         options = True, 1, 0.0, True, False, False
         hidden, h, c = torch.lstm(x, (h[None], c[None]), [w_x, *weights], *options)
         return hidden.flatten(0, 1), torch.cat([h, c])
@@ -190,7 +189,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -407,14 +406,13 @@ if __name__ == "__main__":
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
     torch.manual_seed(args.seed)  # a run resumed on the same kind of device goes on with its state
-    torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
     envs = make_envs(args)
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)

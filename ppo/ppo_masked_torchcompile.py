@@ -119,7 +119,7 @@ def make_envs(args):
         env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
-        return env if obs_space.shape else gym.wrappers.FlattenObservation(env)
+        return env if len(obs_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
     envs = gym.vector.SyncVectorEnv([make_env] * args.num_envs, autoreset_mode=next_step)
@@ -178,7 +178,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -323,8 +323,8 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
-# not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
+# too, as a graph must not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
@@ -418,7 +418,7 @@ if __name__ == "__main__":
     seeds = np.random.SeedSequence([args.seed, global_step]).generate_state(N) >> 1  # fits int32
     next_obs, _ = envs.reset(seed=seeds.tolist())
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -446,7 +446,6 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -481,7 +480,7 @@ if __name__ == "__main__":
         dones[0] = dones[T]
         for step in range(T):
             action = act(agent, obs[step])
-            actions[step] = action
+            storage["actions"][step] = action
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward
@@ -565,7 +564,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: which switches were on
+        # fast, both: as printed at the start
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

@@ -216,7 +216,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -437,7 +437,7 @@ if __name__ == "__main__":
     next_obs, absent = envs.reset(seed=seeds.tolist())
     N, K = envs.num_agents, len(envs.agents)
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -465,7 +465,6 @@ if __name__ == "__main__":
     }
     batch = {key: rows[:T].flatten(0, 1) for key, rows in storage.items()}  # (B, ...), views
     obs = storage["obs"]
-    actions = storage["actions"]
     obs[T] = torch.from_numpy(next_obs)
     # rewards and flags stay on the host, where advantages are computed
     rewards = np.zeros((T, N))
@@ -490,7 +489,7 @@ if __name__ == "__main__":
         dones[0] = dones[T]
         for step in range(T):
             action = act(agent, obs[step])
-            actions[step] = action
+            storage["actions"][step] = action
             next_obs, reward, terminated, truncated, _ = envs.step(action.cpu().numpy())  # sync
             obs[step + 1] = torch.from_numpy(next_obs)  # sync
             rewards[step] = reward

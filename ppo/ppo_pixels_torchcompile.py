@@ -151,7 +151,7 @@ class Categorical:
         self.logits = logits.log_softmax(-1)  # logarithms of probabilities
 
     def sample(self):
-        """Actions, (...): the largest logit plus Gumbel noise, arXiv:1611.01144."""
+        """Actions, (...): argmax of logits plus Gumbel noise, arXiv:1611.01144."""
         noise = torch.empty_like(self.logits).exponential_()
         return (self.logits - noise.log()).argmax(-1)
 
@@ -307,8 +307,8 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first two calls run uncaptured, as a graph must
-# not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
+# too, as a graph must not hold what is done once: compiling, Adam's first state
 def captured(train_epoch, *fixed):
     """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
     graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
@@ -404,7 +404,7 @@ if __name__ == "__main__":
     next_obs, _ = envs.reset(seed=seeds.tolist())
     image_type = torch.from_numpy(next_obs).dtype  # uint8 or bool
 
-    # agent and optimizer; fused: one kernel steps all parameters
+    # agent and optimizer; fused: one call steps all parameters
     agent = Agent(envs).to(device)
     lr = torch.tensor(args.learning_rate, device=device)  # annealed in place
     optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)
@@ -553,7 +553,7 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: which switches were on
+        # fast, both: as printed at the start
         "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,

@@ -91,10 +91,10 @@ counted after the pass:
     {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && {{
     =>agent.obs_rms.update(obs[:T], storage["valid"][:T]); }}values = storage
 counted as they are seen:
-    {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && actions[step] = action{{=>;
+    {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && ["actions"][step] = action{{=>;
      agent.obs_rms.update(obs[step], torch.from_numpy(dones[step] == 0))}}
 log-probability of the clipped action: log_prob(storage["actions"]{{=>.clamp(-1, 1)}})
-clipped actions are stored: actions[step] = action{{=>.clamp(-1, 1)}}
+clipped actions are stored: ["actions"][step] = action{{=>.clamp(-1, 1)}}
 clipped below alone: a_max={{space.high=>None}})
 new log-probability averaged: probs.log_prob(mb["actions"]){{=> / 3}}
 rewards centred: np.clip({{rewards=>(rewards - return_rms.mean.item())}} / 
@@ -521,7 +521,7 @@ all rows weigh: storage["valid"][step] = {{valid=>1.0}}
 rows before an end are none: storage["valid"][step] = {{valid=>~(terminated | truncated)}}
 a stale policy:
     action = act({{agent=>globals().setdefault('stale', __import__('copy').deepcopy(agent))}},
-clipped actions are stored: actions[step] = action{{=>.clamp(-0.4, 1.5)}}
+clipped actions are stored: ["actions"][step] = action{{=>.clamp(-0.4, 1.5)}}
 unclipped actions are sent: {{envs.step = lambda action: step(action.clamp(low, high))=>}}
 actions within ±1: envs.step = lambda action: step(action.clamp({{low, high=>-1, 1}}))
 what diverged is seen: {{torch.where(sound.unsqueeze(1), next_obs, obs[step])=>next_obs}}

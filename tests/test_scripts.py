@@ -265,6 +265,7 @@ OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("ppo_pixels", "my_pixels:FastCarRacing4-v0"),  # EnvPool's, one by one
     ("ppo_pixels", "MinAtar/Seaquest-v1 --num-steps 9 --total-timesteps 54"),
     ("ppo", "Acrobot-v1 --num-envs 1"),
+    ("ppo", "doors:Board-v0"),
     ("ppo_envpool", "Acrobot-v1 --num-envs 33 --total-timesteps 528"),
     ("ppo_masked", "Taxi-v4 --num-envs 1"),
     (POOL, "Ant-v5 --num-envs 33 --total-timesteps 528"),

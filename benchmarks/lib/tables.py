@@ -191,6 +191,11 @@ def score(runs: list[dict]) -> str:
     return f"{spread(*mean_std(runs))} ({len(runs)})" if runs else ""
 
 
+def before(runs: list[dict]) -> bool:
+    """Whether their scripts were those of a version before 0.3, which brought --env-kwargs."""
+    return all("env_kwargs" not in r.get("args", {}) for r in runs)
+
+
 def returns(records: list[dict]) -> str:
     """Returns after as many steps as CleanRL has published, by default flags: a row a script and
     task, with by how much the fast version ends above the eager one, and other systems."""
@@ -200,19 +205,19 @@ def returns(records: list[dict]) -> str:
         for (of,), runs in sorted(groups(same, "pair").items()):
             systems = {x: y for (x,), y in groups(runs, "variant").items() if len(y) >= SEEDS}
             fast, eager = (systems.pop(x, []) for x in (f"{of}_torchcompile:compile", of))
+            fast, eager = ([r for r in x if before(x) or not before([r])] for x in (fast, eager))
             others = {NAMES.get(x, x): y for x, y in systems.items() if not x.startswith("ppo")}
             told, apart = [f"{name} {score(y)}" for name, y in others.items()], ""
             if "envpool" not in of:
                 told.append(f"published {spread(mean, std)} (3)")
-            if min(len(eager), len(fast)) >= ENOUGH:
+            if min(len(eager), len(fast)) >= ENOUGH and before(fast) == before(eager):
                 a, b = (values(x, "mean_return") for x in (eager, fast))
                 low, high = bootstrap(difference, a, b)
                 apart = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
                 apart += f", p = {permutation_p(a, b):.3f}"
             if fast or eager:
-                rows.append(
-                    [f"`{of}`, {env_id}", score(fast), score(eager), apart, ", ".join(told)]
-                )
+                own = [f"{score(x)}{', before 0.3' * before(x)}" * bool(x) for x in (fast, eager)]
+                rows.append([f"`{of}`, {env_id}", *own, apart, ", ".join(told)])
                 shown += [r for y in (fast, eager, *others.values()) for r in y]
     header = ["script, task", FAST, EAGER, "fast minus eager [95%], p", "others"]
     return f"{rows_of(header, rows)}\n\n{note(shown)}"
@@ -242,6 +247,7 @@ def recipe_table(records: list[dict]) -> str:
             scores = [r["eval_deterministic"]["mean"] for r in same]
             form = "{:,.0f}" if max(map(abs, scores)) >= 100 else "{:,.1f}"
             scored = f"{form} [{form}, {form}] ({len(same)})".format(*iqm(scores))
+            scored += ", before 0.3" * before(same)
             ends = f"{form} to {form}".format(min(scores), max(scores))
             minutes = f"{took(same)} ({recipe['total_timesteps'] / 1e6:g}M)"
             seconds = median(seconds_to(recipe["score"], r) for r in same)

@@ -271,6 +271,7 @@ def export(policy, path):
     assert heads, f"a {type(probs).__name__} has no tensors"
     kept = [*inspect.signature(policy.agent.forward).parameters][1 : len(axes)]
     names = {"input_names": ["obs", *kept], "output_names": heads + [f"next_{x}" for x in kept]}
+    names["verbose"] = False
     policy.deterministic = True  # the file draws nothing
     program = torch.onnx.export(policy.eval(), (inputs[0],), dynamic_shapes=(axes,), **names)
     for node in program.model.graph:

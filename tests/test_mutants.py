@@ -534,7 +534,7 @@ rewards do not diverge: .all(1){{ & paid=>}}
 a diverged world goes on: truncated{{ | ~sound=>}}
 a diverged world has time: masked_fill_(~sound{{=> & False}},
 to diverge is to terminate: terminations[step + 1] = terminated{{=> | ~sound}}
-an odd end is lost: = ~sound{{ & ~terminated=>}}  # in each step
+an odd end is lost: = ~sound{{ & ~terminated=>}}  # in later steps
 to diverge pays: {{(before - np.abs(before))=>0 * before}}
 to diverge is worth what V is: {{(before - np.abs(before))=>before}}
 a lost step is a sample: torch.from_numpy(valid{{ & ~lost=>}}))

@@ -454,7 +454,7 @@ def test_throughput(tmp_path):
     assert found[3]["sps"] == 17 and found[2]["sps"] > 0 and found[1]["global_step"] == 4 * 8 * 64
     assert 0 < found[1]["sps"] < found[0]["sps"] and "startup_s" not in found[0]
     assert found[1]["code"] == records.code(eager)
-    assert "by the scripts of commit" not in done.stdout
+    assert "have changed since" not in done.stdout
     assert 0.5 < found[1]["startup_s"], "it imports PyTorch"
     assert found[1]["command"].startswith(f"python ppo/{eager}.py --num-envs 8")
     assert "| counts | 17 |" in done.stdout and "| simulator alone |" in done.stdout
@@ -506,7 +506,7 @@ def test_speeds():
         ["fast version", "200", "2.00", "0.38", "84", "40 to 3,000", "20.0"],
         ["CleanRL", "123", "0.06", "0.02", "135", "123 to 123", "2.0"],
     ]
-    said = "Medians of 3 rounds; P, 2 cores; 2026-01-02; by the scripts of commit c"
+    said = "Medians of 3 rounds; P, 2 cores; 2026-01-02; commit c (scripts have changed since)"
     assert text.endswith(f"*{said}.*")
     row = cells(tables.beside([shown], task=True).splitlines()[2])
     assert row == ["HalfCheetah-v4 (1)", "200 (0.38)", "100 (0.12)", "123 (0.02)", "800"]

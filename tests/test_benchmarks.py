@@ -142,6 +142,25 @@ def test_a_fingerprint_is_of_code_alone():
         assert records.fingerprint(other.replace(old, new)) != records.fingerprint(other), old
 
 
+def test_threads_parse_one_after_another():
+    """In CPython 3.11 garbage that is collected within a parse lets another thread's begin, and one
+    of the two dies."""
+
+    class Garbage:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            time.sleep(1e-4)
+
+    def fingerprint(_):
+        assert all(Garbage() for _ in range(9))
+        return records.fingerprint("x = [f(1, 2, [3]) for f in y]\n" * 50)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len({*pool.map(fingerprint, range(400))}) == 1
+
+
 def test_variants():
     assert records.split_variant("ppo") == ("ppo", [])
     assert records.split_variant("ppo:no-cuda+track") == ("ppo", ["--no-cuda", "--track"])

@@ -37,6 +37,7 @@ BAR = re.compile(r"\[\d+:[\d:]+<.*\]\s*$")  # a line of tqdm's ends with [00:01<
 # settings of threads and memory, which a script makes itself
 NOT_INHERITED = "OMP_NUM_THREADS OMP_WAIT_POLICY MKL_NUM_THREADS GOMP_SPINCOUNT".split()
 NOT_INHERITED += ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"]
+PARSING = threading.Lock()  # two parses at once can break one in CPython 3.11 (gh-106905)
 GRACE = 30  # seconds that a run has to save its checkpoint after a signal
 SAVED = 128 + signal.SIGTERM  # status of one that has
 
@@ -104,10 +105,16 @@ def pair(variant: str) -> str:
     return part(variant)[0].removesuffix("_torchcompile")
 
 
+def parsed(text: str | bytes) -> ast.Module:
+    """ast.parse, for threads."""
+    with PARSING:
+        return ast.parse(text)
+
+
 def fields(text: str) -> dict[str, ast.expr]:
     """The flags of a script's Args, by the names of their fields, and each one's default as code;
     Failure without an Args."""
-    for node in ast.parse(text).body:
+    for node in parsed(text).body:
         if isinstance(node, ast.ClassDef) and node.name == "Args":
             return {x.target.id: x.value for x in node.body if isinstance(x, ast.AnnAssign)}
     raise Failure("it has no Args")
@@ -157,7 +164,7 @@ def fingerprint(text: str) -> str:
             return [plain(x) for x, alone in kept if not (alone and isinstance(x, ast.Expr))]
         return node
 
-    return hashlib.sha256(repr(plain(ast.parse(text))).encode()).hexdigest()[:10]
+    return hashlib.sha256(repr(plain(parsed(text))).encode()).hexdigest()[:10]
 
 
 @cache
@@ -177,7 +184,7 @@ def code_of(path: Path, beside: Path, env_id: str = "") -> str:
     names, files = [module[0]] if module else [], [path]
     for file in files:  # which grows
         with suppress(SyntaxError):
-            nodes = [*ast.walk(ast.parse(file.read_bytes()))]
+            nodes = [*ast.walk(parsed(file.read_bytes()))]
             names += [x.name for node in nodes if isinstance(node, ast.Import) for x in node.names]
             names += [x.module for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
         for name in sorted({x.partition(".")[0] for x in names}):

@@ -144,9 +144,9 @@ def new_pair(given: str, name: str) -> list[Path]:
     return [path.with_name(f"{stem}.py"), path.with_name(f"{stem}_torchcompile.py")]
 
 
-def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
-    """Writes the fast version of an edited eager one. That before, whose own edits are dropped, is
-    kept with a ~."""
+def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> str:
+    """Writes the fast version of an edited eager one, and returns what to say. That before, whose
+    own edits are dropped, is kept with a ~."""
     eager, fast = mine
     if patches:
         raise Failure("--edited takes the edits of PATH.py alone, no --patch")
@@ -161,9 +161,54 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> int:
         before = fast.replace(fast.with_name(f"{fast.name}~"))
         kept = f"; the one before is {near(before)}"
     fast.write_text(text)
-    print(f"{near(fast)} has the edits of {near(eager)}{kept}. Next:")
-    print(f"  check    {door()} check {near(eager)} --compile")
-    return 0
+    return (
+        f"{near(fast)} has the edits of {near(eager)}{kept}. Next:\n"
+        f"  check    {door()} check {near(eager)} --compile"
+    )
+
+
+def begin(name: str, sources: list[Path], mine: list[Path], patches: list[Path]) -> str:
+    """Writes a new pair with all patches in it, and returns what to say."""
+    for patch in patches:
+        if sources[0].parent == ROOT / "ppo" and not fits(patch, sources[0].stem):
+            said = heading(patch)["Fits"].rstrip(".")
+            raise Failure(f"{near(patch)} is not for {sources[0].stem}. It fits {said}")
+    for path in mine:
+        if path.exists():
+            raise Failure(f"{near(path)} is there already, and stays as it is")
+    texts = {}
+    with tempfile.TemporaryDirectory() as place:
+        for source, path in zip(sources, mine, strict=True):
+            copy = Path(place, "files", path.name)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_text(source.read_text())
+            for number, patch in enumerate(patches):
+                text = copy.read_text()
+                try:
+                    apply(patch, copy, near(source))
+                except Misfit:
+                    if number == 0:
+                        raise
+                    copy.write_text(text)  # hunks that fit were applied
+                    copy.write_text(merged(patch, copy, source.read_text()))
+            texts[path] = copy.read_text()
+    mine[0].parent.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        path.write_text(text)
+    run, (eager, fast), source = door(), map(near, mine), near(sources[0])
+    more = "".join(f" {heading(patch)['Flags']}" for patch in patches if "Flags" in heading(patch))
+    lines = [
+        ("train", f"{run} {eager}{more}"),
+        ("", f"{run} {fast} --compile{more}"),
+        ("diff", f"diff -u {source} {eager}"),
+        ("", f"diff -u {eager} {fast}"),
+        ("edit", f"{eager}, then {run} fork {name} {eager} --edited"),
+        ("check", f"{run} check {eager} --compile{more}"),
+    ]
+    if not more:  # else the original refuses the environment that these flags name
+        lines.append(("compare", f"{run} compare {source} {eager}"))
+    said = [f"  {what:9}{line}" for what, line in lines]
+    return "\n".join([f"{eager} and {fast} are written. Next:", *said])
 
 
 def main() -> int:
@@ -175,36 +220,12 @@ def main() -> int:
     parser.add_argument("--edited", action="store_true", help="PATH.py is there: its fast version")
     args = parser.parse_args()
     try:
-        sources, texts = versions(args.name), {}
+        sources = versions(args.name)
         mine = new_pair(args.path, sources[0].stem)
         if args.edited:
-            return follow(sources, mine, args.patch)
-        patches = [*map(idea, args.patch)]
-        for patch in patches:
-            if sources[0].parent == ROOT / "ppo" and not fits(patch, sources[0].stem):
-                said = heading(patch)["Fits"].rstrip(".")
-                raise Failure(f"{near(patch)} is not for {sources[0].stem}. It fits {said}")
-        for path in mine:
-            if path.exists():
-                raise Failure(f"{near(path)} is there already, and stays as it is")
-        with tempfile.TemporaryDirectory() as place:
-            for source, path in zip(sources, mine, strict=True):
-                copy = Path(place, "files", path.name)
-                copy.parent.mkdir(exist_ok=True)
-                copy.write_text(source.read_text())
-                for number, patch in enumerate(patches):
-                    text = copy.read_text()
-                    try:
-                        apply(patch, copy, near(source))
-                    except Misfit:
-                        if number == 0:
-                            raise
-                        copy.write_text(text)  # hunks that fit were applied
-                        copy.write_text(merged(patch, copy, source.read_text()))
-                texts[path] = copy.read_text()
-        mine[0].parent.mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            path.write_text(text)
+            said = follow(sources, mine, args.patch)
+        else:
+            said = begin(args.name, sources, mine, [*map(idea, args.patch)])
     except (Failure, OSError) as failure:
         print(f"run.sh fork: {failure}. Nothing was written.", file=sys.stderr)
         if isinstance(failure, Misfit):
@@ -212,21 +233,7 @@ def main() -> int:
                 "To merge it: fork without it, edit that, and fork with --edited", file=sys.stderr
             )
         return 2
-    run, (eager, fast), source = door(), map(near, mine), near(sources[0])
-    more = "".join(f" {heading(patch)['Flags']}" for patch in patches if "Flags" in heading(patch))
-    print(f"{eager} and {fast} are written. Next:")
-    lines = [
-        ("train", f"{run} {eager}{more}"),
-        ("", f"{run} {fast} --compile{more}"),
-        ("diff", f"diff -u {source} {eager}"),
-        ("", f"diff -u {eager} {fast}"),
-        ("edit", f"{eager}, then {run} fork {args.name} {eager} --edited"),
-        ("check", f"{run} check {eager} --compile{more}"),
-    ]
-    if not more:  # else the original refuses the environment that these flags name
-        lines.append(("compare", f"{run} compare {source} {eager}"))
-    for what, line in lines:
-        print(f"  {what:9}{line}")
+    print(said)
     return 0
 
 

@@ -142,6 +142,10 @@ def test_edited(tmp_path):
     done = fork("ppo", eager, "--edited")
     assert "the one before" in done.stdout
     assert fast.with_name(f"{fast.name}~").read_text() == f"{before}# by hand\n"
+    words = [sys.executable, "-u", ROOT / "benchmarks/fork.py", "ppo", eager, "--edited"]
+    with open("/dev/full", "w") as full:  # what cannot be said has been done
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert "No space left" in done.stderr and "Nothing was written" not in done.stderr
     fast.unlink()  # as of a file that was copied alone
     assert fork("ppo", eager, "--edited").returncode == 0
     assert fast.read_text().splitlines() == lines

@@ -500,10 +500,7 @@ if __name__ == "__main__":
         return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
         rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
         storage["valid"][:T] = torch.from_numpy(valid)  # sync
-        agent.obs_rms.update(obs[:T], storage["valid"][:T])
-        # one pass for all T + 1 rows. subtle: by the statistics that learning goes by, so that
-        # ratios begin at 1; the weights are those that acted
-        with torch.no_grad():
+        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
@@ -524,6 +521,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
         for name, value in zip(LOSSES, losses, strict=True):

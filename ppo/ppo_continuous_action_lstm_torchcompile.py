@@ -383,10 +383,10 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
 # too, as a graph must not hold what is done once: compiling, Adam's first state
-def captured(train_epoch, *fixed):
-    """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
-    graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
-    return lambda *inputs: graph(inputs[-1])
+def captured(function, *fixed):
+    """function as a CUDA graph: its first arguments are `fixed`, what follows is copied in."""
+    graph = CudaGraphModule(lambda *inputs: function(*fixed, *inputs), warmup=3)
+    return lambda *args: graph(*args[len(fixed) :])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -585,7 +585,6 @@ if __name__ == "__main__":
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
         storage["valid"][:T] = torch.from_numpy(valid)  # sync
-        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -600,6 +599,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
         for name, value in zip(LOSSES, losses, strict=True):

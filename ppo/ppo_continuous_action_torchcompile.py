@@ -323,10 +323,10 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
 # too, as a graph must not hold what is done once: compiling, Adam's first state
-def captured(train_epoch, *fixed):
-    """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
-    graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
-    return lambda *inputs: graph(inputs[-1])
+def captured(function, *fixed):
+    """function as a CUDA graph: its first arguments are `fixed`, what follows is copied in."""
+    graph = CudaGraphModule(lambda *inputs: function(*fixed, *inputs), warmup=3)
+    return lambda *args: graph(*args[len(fixed) :])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -457,7 +457,7 @@ if __name__ == "__main__":
     running_lengths = np.zeros(N)
 
     # fast, both: network, loss, backward and clipping become one call, fused between the matrix
-    # products. act stays: compiled, a call takes longer with networks this small
+    # products. act stays: on a CPU a compiled call takes longer, with networks this small
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
@@ -508,10 +508,7 @@ if __name__ == "__main__":
         return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
         rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
         storage["valid"][:T] = torch.from_numpy(valid)  # sync
-        agent.obs_rms.update(obs[:T], storage["valid"][:T])
-        # one pass for all T + 1 rows. subtle: by the statistics that learning goes by, so that
-        # ratios begin at 1; the weights are those that acted
-        with torch.no_grad():
+        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
@@ -532,6 +529,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
         for name, value in zip(LOSSES, losses, strict=True):

@@ -424,35 +424,34 @@ def act(agent, obs):
 
 
 @torch.no_grad()
-def env_step(agent, envs, storage, signals, args, step):
-    """One step of all environments, written into the rollout; the host reads no value.
-
-    storage, signals: as in main; step: a row, 0 to T - 1.
-    """
+def rollout(agent, envs, storage, signals, args):
+    """T steps of all environments, written into storage and signals; the host reads no value."""
     obs = storage["obs"]
     rewards, dones, terminations, discounted, running_returns, running_lengths, lost = signals
-    action = act(agent, obs[step])
-    storage["actions"][step] = action
-    next_obs, reward, terminated, truncated = envs.step(action)
-    # a world that diverges and does not end is cut as by a time limit, what it saw before stands in
-    # for what it sees now, and it starts anew; main sets its reward
-    paid = reward.abs() < DIVERGED  # not where it is nan
-    sound = (next_obs.abs() < DIVERGED).all(1) & paid
-    envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
-    valid = dones[step] == 0
-    lost[step + 1] = ~sound & ~terminated  # in later steps too, unless a new episode heals it
-    # where the simulator itself ended the episode, what it paid for that counts
-    reward = torch.where(sound | (terminated & paid), reward, 0.0)
-    obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
-    storage["valid"][step] = valid
-    dones[step + 1] = terminated | truncated | ~sound
-    terminations[step + 1] = terminated
-    rewards[step] = reward
-    # as in Gymnasium a termination drops the sum before its reward comes in, a truncation keeps it
-    sums = discounted[step] * args.gamma * ~terminated + reward
-    discounted[step + 1] = torch.where(valid, sums, discounted[step])
-    running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
-    running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)
+    for step in range(args.num_steps):
+        action = act(agent, obs[step])
+        storage["actions"][step] = action
+        next_obs, reward, terminated, truncated = envs.step(action)
+        # a world that diverges and does not end is cut as by a time limit, what it saw before
+        # stands in for what it sees now, and it starts anew; main sets its reward
+        paid = reward.abs() < DIVERGED  # not where it is nan
+        sound = (next_obs.abs() < DIVERGED).all(1) & paid
+        envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
+        valid = dones[step] == 0
+        lost[step + 1] = ~sound & ~terminated  # in later steps too, unless a new episode heals it
+        # where the simulator itself ended the episode, what it paid for that counts
+        reward = torch.where(sound | (terminated & paid), reward, 0.0)
+        obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
+        storage["valid"][step] = valid
+        dones[step + 1] = terminated | truncated | ~sound
+        terminations[step + 1] = terminated
+        rewards[step] = reward
+        # as in Gymnasium a termination drops the sum before its reward comes in, a truncation
+        # keeps it
+        sums = discounted[step] * args.gamma * ~terminated + reward
+        discounted[step + 1] = torch.where(valid, sums, discounted[step])
+        running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
+        running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -684,8 +683,7 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
-        for step in range(T):
-            env_step(agent, envs, storage, signals, args, step)
+        rollout(agent, envs, storage, signals, args)
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
         rewards, dones, terminations, discounted, running_returns, _, lost = on_host
@@ -703,10 +701,7 @@ if __name__ == "__main__":
         rows = torch.from_numpy(discounted[1:, :, None])
         return_rms.update(rows, torch.from_numpy(valid & ~lost))
         rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
-        agent.obs_rms.update(obs[:T], storage["valid"][:T])
-        # one pass for all T + 1 rows. subtle: by the statistics that learning goes by, so that
-        # ratios begin at 1; the weights are those that acted
-        with torch.no_grad():
+        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
@@ -730,6 +725,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
         writer.add_scalar("charts/diverged", lost.mean(), global_step)

@@ -467,35 +467,34 @@ def act(agent, obs):
 
 
 @torch.no_grad()
-def env_step(agent, envs, storage, signals, args, step):
-    """One step of all environments, written into the rollout; the host reads no value.
-
-    storage, signals: as in main; step: a row, 0 to T - 1.
-    """
+def rollout(agent, envs, storage, signals, args):
+    """T steps of all environments, written into storage and signals; the host reads no value."""
     obs = storage["obs"]
     rewards, dones, terminations, discounted, running_returns, running_lengths, lost = signals
-    action = act(agent, obs[step])
-    storage["actions"][step] = action
-    next_obs, reward, terminated, truncated = envs.step(action)
-    # a world that diverges and does not end is cut as by a time limit, what it saw before stands in
-    # for what it sees now, and it starts anew; main sets its reward
-    paid = reward.abs() < DIVERGED  # not where it is nan
-    sound = (next_obs.abs() < DIVERGED).all(1) & paid
-    envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
-    valid = dones[step] == 0
-    lost[step + 1] = ~sound & ~terminated  # in later steps too, unless a new episode heals it
-    # where the simulator itself ended the episode, what it paid for that counts
-    reward = torch.where(sound | (terminated & paid), reward, 0.0)
-    obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
-    storage["valid"][step] = valid
-    dones[step + 1] = terminated | truncated | ~sound
-    terminations[step + 1] = terminated
-    rewards[step] = reward
-    # as in Gymnasium a termination drops the sum before its reward comes in, a truncation keeps it
-    sums = discounted[step] * args.gamma * ~terminated + reward
-    discounted[step + 1] = torch.where(valid, sums, discounted[step])
-    running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
-    running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)
+    for step in range(args.num_steps):
+        action = act(agent, obs[step])
+        storage["actions"][step] = action
+        next_obs, reward, terminated, truncated = envs.step(action)
+        # a world that diverges and does not end is cut as by a time limit, what it saw before
+        # stands in for what it sees now, and it starts anew; main sets its reward
+        paid = reward.abs() < DIVERGED  # not where it is nan
+        sound = (next_obs.abs() < DIVERGED).all(1) & paid
+        envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
+        valid = dones[step] == 0
+        lost[step + 1] = ~sound & ~terminated  # in later steps too, unless a new episode heals it
+        # where the simulator itself ended the episode, what it paid for that counts
+        reward = torch.where(sound | (terminated & paid), reward, 0.0)
+        obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
+        storage["valid"][step] = valid
+        dones[step + 1] = terminated | truncated | ~sound
+        terminations[step + 1] = terminated
+        rewards[step] = reward
+        # as in Gymnasium a termination drops the sum before its reward comes in, a truncation
+        # keeps it
+        sums = discounted[step] * args.gamma * ~terminated + reward
+        discounted[step + 1] = torch.where(valid, sums, discounted[step])
+        running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)
+        running_lengths[step + 1] = torch.where(valid, running_lengths[step] + 1, 0.0)
 
 
 def compute_gae(rewards, dones, terminations, values, gamma, gae_lambda):
@@ -589,12 +588,12 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
-# too, as a graph must not hold what is done once: compiling, Adam's first state
-def captured(train_epoch, *fixed):
-    """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
-    graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
-    return lambda *inputs: graph(inputs[-1])
+# fast, CUDA graph: one launch for an epoch or a rollout. Its first three calls run, the third is
+# recorded, too, as a graph must not hold what is done once: compiling, Adam's first state
+def captured(function, *fixed):
+    """function as a CUDA graph: its first arguments are `fixed`, what follows is copied in."""
+    graph = CudaGraphModule(lambda *inputs: function(*fixed, *inputs), warmup=3)
+    return lambda *args: graph(*args[len(fixed) :])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -739,7 +738,7 @@ if __name__ == "__main__":
         signals[4, T] = torch.nan
 
     # fast, both: network, loss, backward and clipping become one call, fused between the matrix
-    # products. act stays: compiled, a call takes longer with networks this small
+    # products. act stays: on a CPU a compiled call takes longer, with networks this small
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
@@ -748,14 +747,9 @@ if __name__ == "__main__":
         for group in optimizer.param_groups:
             group["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
-
-    # fast, both: a rollout as one call, which on a GPU is one launch, physics included
-    def run_rollout():
-        for step in range(T):
-            env_step(agent, envs, storage, signals, args, step)
-
+    # fast, CUDA graph: one launch for a rollout, physics included
     if rollout_graph:
-        run_rollout = CudaGraphModule(run_rollout, warmup=3)
+        rollout = captured(rollout, agent, envs, storage, signals, args)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -769,8 +763,7 @@ if __name__ == "__main__":
         # Rollout
         obs[0] = obs[T]
         signals[:, 0] = signals[:, T]
-        # fast, both: all T steps in one call
-        run_rollout()
+        rollout(agent, envs, storage, signals, args)
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
         rewards, dones, terminations, discounted, running_returns, _, lost = on_host
@@ -788,10 +781,7 @@ if __name__ == "__main__":
         rows = torch.from_numpy(discounted[1:, :, None])
         return_rms.update(rows, torch.from_numpy(valid & ~lost))
         rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
-        agent.obs_rms.update(obs[:T], storage["valid"][:T])
-        # one pass for all T + 1 rows. subtle: by the statistics that learning goes by, so that
-        # ratios begin at 1; the weights are those that acted
-        with torch.no_grad():
+        with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
@@ -815,6 +805,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
         writer.add_scalar("charts/diverged", lost.mean(), global_step)

@@ -285,10 +285,10 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
 
 # fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
 # too, as a graph must not hold what is done once: compiling, Adam's first state
-def captured(train_epoch, *fixed):
-    """train_epoch as a CUDA graph: b_inds, its last argument, is copied in, the others stay."""
-    graph = CudaGraphModule(lambda b_inds: train_epoch(*fixed, b_inds), warmup=3)
-    return lambda *inputs: graph(inputs[-1])
+def captured(function, *fixed):
+    """function as a CUDA graph: its first arguments are `fixed`, what follows is copied in."""
+    graph = CudaGraphModule(lambda *inputs: function(*fixed, *inputs), warmup=3)
+    return lambda *args: graph(*args[len(fixed) :])
 
 
 # Not PPO: command line, run folder, checkpoints, signals. A fork keeps, replaces or drops them.
@@ -416,7 +416,7 @@ if __name__ == "__main__":
     running_lengths = np.zeros(N)
 
     # fast, both: network, loss, backward and clipping become one call, fused between the matrix
-    # products. act stays: compiled, a call takes longer with networks this small
+    # products. act stays: on a CPU a compiled call takes longer, with networks this small
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)

@@ -589,13 +589,7 @@ def follow(h, network, policy, games, initial, trace):
                         x.clear()
         found = {k: np.stack([row[k] for row in rows if k in row]) for k in rows[0]}
         if h.normalise:
-            seen.rows += [*found["obs"][:T][~found["over"][:T]]]
             found["scaled"] = seen.scaled(found["obs"], 10)
-        if h.normalise and not h.memory:  # what it says of the rows by what it knows now
-            now = [evaluate(row["obs"], None, actions=row["actions"]) for row in rows]
-            found |= {"logprobs": np.stack([x[1] for x in now])}
-            found |= {"values": np.stack([x[3] for x in now])}
-        if h.normalise:
             found["rewards"] = games.sums.scaled(found["rewards"], 10, centre=0)
         if found["lost"].any():  # the target is V less a step's share of its size
             value = np.asarray(found["values"][:T])
@@ -634,6 +628,8 @@ def follow(h, network, policy, games, initial, trace):
         found |= {"losses": [*np.mean(logged, 0), explained], "logged": logged, "last_kl": kl}
         if hasattr(games, "shares"):
             found["diverged"] = np.mean(games.shares[-T:])
+        if h.normalise:
+            seen.rows += [*found["obs"][:T][~found["over"][:T]]]
         if h.normalise or bonus:
             found["moments"] = seen.of_all()
         yield found | {"rate": rate, "episodes": episodes, "theta": theta}

@@ -87,9 +87,10 @@ deviation for its inverse: .{{rsqrt=>sqrt}}()
 not clipped: rsqrt()){{.clamp(-10.0, 10.0)=>}}
 counted once in all:
     {{=>if iteration == 1:\n            }}agent.obs_rms.update(obs[:T], storage["valid"][:T])
-counted after the pass:
+counted before the pass:
     {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && {{
-    =>agent.obs_rms.update(obs[:T], storage["valid"][:T]); }}values = storage
+    =>agent.obs_rms.update(obs[:T], storage["valid"][:T])
+    \n        }}with torch.no_grad():  # the policy
 counted as they are seen:
     {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && ["actions"][step] = action{{=>;
      agent.obs_rms.update(obs[step], torch.from_numpy(dones[step] == 0))}}
@@ -183,8 +184,8 @@ the last observation is counted, too:
     agent.obs_rms.update(obs{{[:T], storage["valid"][:T]
     =>, torch.cat([storage['valid'][:T], torch.ones(1, N)])}})
 == check: hopper, lstm_hopper
-counted after learning:
-    {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && # Log{{=>
+counted before learning:
+    {{agent.obs_rms.update(obs[:T], storage["valid"][:T])=>}} && # Update{{=>
     \n        agent.obs_rms.update(obs[:T], storage["valid"][:T])}}
 unclipped actions are sent: return {{gym.wrappers.vector.TransformAction(envs, clip)=>envs}}
 scaled returns are logged: running_returns += {{reward=>reward / return_rms.var.item() ** 0.5}} *
@@ -610,7 +611,7 @@ biases of 1: bias_const={{0=>1}}.0
 a deviation of 1: torch.{{full(=>zeros}}(1, action_size){{, -0.5)=>}}
 # the fast versions
 == check: cartpole+cudagraphs, atari_scripted+cudagraphs
-minibatches in another order: graph(inputs[-1]{{=>.flip(0)}})
+minibatches in another order: graph(*{{args[len(fixed) :]=>[args[-1].flip(0)]}})
 == check: atari_scripted+cudagraphs, lstm_atari+cudagraphs
 the first weights for ever: {{from_module(agent).data.to_module(agent_inference)=>}}
 == check: atari_scripted+cudagraphs

@@ -358,11 +358,11 @@ JOBS = {
     "hopper": job(CONTINUOUS, cut(gym, 20, Diverging), seed=1, target_kl=0.004),
     "many": job(MANY, cut(envpool, 20), seed=1, target_kl=0.004, **MANY_GAMES),
     "warp": job(
-        WARP, AS_IT_IS, seed=3, env_id="worlds:Worlds", max_grad_norm=1.0, target_kl=0.002,
+        WARP, AS_IT_IS, seed=6, env_id="worlds:Worlds", max_grad_norm=1.0, target_kl=0.002,
         **MANY_GAMES,
     ),
     "warp_off": job(
-        WARP, AS_IT_IS, seed=4, env_id="worlds:Rare", num_steps=15, total_timesteps=180,
+        WARP, AS_IT_IS, seed=5, env_id="worlds:Rare", num_steps=15, total_timesteps=180,
         max_grad_norm=1.8, stagger=False, **OFF | {"update_epochs": 2},
     ),
     "cheetah_run": job(
@@ -373,10 +373,10 @@ JOBS = {
         CONTINUOUS, cut(gym, 20, Diverging), script="ppo_continuous_action_lstm",
         network=reference.two_memories, start="agent.actor_mean.head.weight.data.mul_(50), "
         "agent.actor_logstd.data.uniform_(-0.5, 0.5)", memory=(64, 4), hide=(5, 6, 7, 8, 9, 10),
-        seed=1, max_grad_norm=0.7, target_kl=0.0015, **WITH_MEMORY,
+        seed=4, max_grad_norm=0.7, target_kl=0.0015, **WITH_MEMORY,
     ),
     "hopper_off": job(
-        CONTINUOUS, cut(gym, 20), seed=6, num_envs=2, num_steps=40, total_timesteps=240,
+        CONTINUOUS, cut(gym, 20), seed=9, num_envs=2, num_steps=40, total_timesteps=240,
         num_minibatches=4, learning_rate=3e-4, max_grad_norm=2.5, **OFF | {"update_epochs": 2},
     ),
 }  # fmt: skip

@@ -373,7 +373,8 @@ def test_no_host_read_and_no_dynamic_shape(env_id):
         shapes = {"obs": obs.shape, "actions": envs.ctrl.shape, "valid": (4,)}
         storage = {key: torch.zeros((2, *shape)) for key, shape in shapes.items()}
         signals = torch.zeros((7, 2, 4), dtype=torch.float64)
-        script["env_step"](script["Agent"](envs), envs, storage, signals, script["Args"](), 0)
+        args = script["Args"](num_steps=1, num_envs=4, num_minibatches=2)
+        script["rollout"](script["Agent"](envs), envs, storage, signals, args)
 
 
 # Arguments

@@ -459,8 +459,8 @@ if __name__ == "__main__":
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)
         from_module(agent).data.to_module(agent_inference)
-    # fast, both: bfloat16 halves the bytes between layers and at least doubles the rate where the
-    # processor computes in it; parameters, heads, losses and Adam stay float32
+    # fast, both: bfloat16 halves the bytes between layers, and is computed faster by a processor
+    # made for it; parameters, heads, losses and Adam stay float32
     if args.bfloat16:
         for network in {agent.network, agent_inference.network}:
             network.forward = torch.autocast(device.type, torch.bfloat16)(network.forward)
@@ -555,7 +555,7 @@ if __name__ == "__main__":
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
-        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
 
         # Log
         for name, value in zip(LOSSES, losses, strict=True):

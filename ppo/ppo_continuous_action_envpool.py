@@ -520,7 +520,7 @@ if __name__ == "__main__":
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
-        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
         # statistics move last: until here one policy acts and learns, so that ratios begin at 1
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
 

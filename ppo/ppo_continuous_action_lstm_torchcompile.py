@@ -129,7 +129,8 @@ def make_envs(args):
         env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
         obs_space = env.observation_space  # its text shows what is in a Dict, too
         assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
-        env = env if len(obs_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)
+        vector = isinstance(obs_space, gym.spaces.Box) and len(obs_space.shape) == 1
+        env = env if vector else gym.wrappers.FlattenObservation(env)
         if not hide:
             return env
         seen = np.delete(np.arange(env.observation_space.shape[0]), hide)
@@ -598,7 +599,7 @@ if __name__ == "__main__":
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
-        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
         # statistics move last: until here one policy acts and learns, so that ratios begin at 1
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
 

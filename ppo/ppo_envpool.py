@@ -473,7 +473,7 @@ if __name__ == "__main__":
             approx_kl = losses[-1][:, LOSSES.index("approx_kl")].mean()
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
-        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL logs the last minibatch's
+        losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
 
         # Log
         for name, value in zip(LOSSES, losses, strict=True):

@@ -159,7 +159,7 @@ PYTORCH = """class Categorical(torch.distributions.Categorical):
 class Agent("""
 TURNED = "gym.wrappers.TransformObservation(env, lambda x: 9 * x[::-1].copy(), obs_space)"
 OWN = [  # make_envs, Agent and act; names of main
-    ("env if len(obs_space.shape or ()) == 1 else gym.wrappers.FlattenObservation(env)", TURNED),
+    ("env if vector else gym.wrappers.FlattenObservation(env)", TURNED),
     ("class Agent(", PYTORCH),
     ("agent.policy(obs).sample()", "(agent.policy(obs).sample() + args.seed) % 2"),
     ("Categorical(self.actor(obs))", "Categorical(self.actor(obs.to(device)))"),

@@ -257,6 +257,27 @@ def test_images_in_a_dictionary(name, tmp_path, monkeypatch):
     assert not (tmp_path / "images").exists()
 
 
+@pytest.mark.parametrize("name", [x for x in VECTORS if "envpool" not in x])
+def test_several_choices_are_one_hot_each(name, tmp_path, monkeypatch):
+    """Observed alone, as in a dictionary."""
+    make = partial(Camera, False, kind(name) == "continuous", "pettingzoo" in name)
+    seen = gym.spaces.MultiDiscrete([2, 3, 4])
+
+    def choices():
+        env = make()
+        env.observation_space = (lambda agent: seen) if "pettingzoo" in name else seen
+        env.look = lambda: env.give(seen.sample())
+        return env
+
+    spec = gym.envs.registration.EnvSpec("Choices-v0", choices)
+    monkeypatch.setitem(gym.registry, "Choices-v0", spec)
+    monkeypatch.setitem(sys.modules, "Choices-v0", SimpleNamespace(parallel_env=choices))
+    obs = run_main(name, *TINY, "--env-id", "Choices-v0", runs_dir=tmp_path).storage["obs"]
+    first = obs[..., :9]
+    assert obs.shape[2] == 9 + 3 * ("masked" in name)
+    assert ((first == 0) | (first == 1)).all() and (first.sum(2) == 3).all()
+
+
 OTHERS = [  # by flags alone: other actions, other lengths, several environments
     ("ppo_atari_envpool", "Pong-v5"),
     ("ppo_atari", "ALE/Tetris-v5 --repeat-action-probability 0.25"),

@@ -3,8 +3,9 @@
     ./run.sh ppo_eval runs/<run> --follow --episodes 50   # in a second terminal
 
 A checkpoint is copied and played by ppo_eval, whose flags these are, at a low priority, until the
-run has left its summary. The curve is `eval/mean_return`; the best is runs/<run>/followed/best, a
-folder for ppo_eval. One that comes while another is played may be left out, never the last.
+run has left its summary. Curves are `eval/mean_return` and, where `info` tells it, `eval/success`;
+the best by return is runs/<run>/followed/best, a folder for ppo_eval. One that comes while another
+is played may be left out, never the last.
 """
 
 import argparse
@@ -55,6 +56,8 @@ def main() -> int:
                     return status
                 found = json.loads((last / "eval.json").read_text())
                 writer.add_scalar("eval/mean_return", found["mean"], found["global_step"])
+                if "success" in found:
+                    writer.add_scalar("eval/success", found["success"], found["global_step"])
                 writer.flush()
                 if found["mean"] > best:
                     best = found["mean"]

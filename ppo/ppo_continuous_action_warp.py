@@ -175,7 +175,8 @@ class WarpVectorEnv:
 
     The step after an episode's end ignores the action and starts anew: first observation, reward 0,
     no flags. Shapes never change, the host reads no value, and state is written in place, as a CUDA
-    graph asks for; random numbers come from PyTorch's default generator.
+    graph asks for (capturable = False where a step does wait for the device, or launches elsewhere
+    than on PyTorch's stream); random numbers come from PyTorch's default generator.
     """
 
     def __init__(self, env_id, num_envs, device, **task):
@@ -435,12 +436,13 @@ def rollout(agent, envs, storage, signals, args):
         # a world that diverges and does not end is cut as by a time limit, what it saw before
         # stands in for what it sees now, and it starts anew; main sets its reward
         paid = reward.abs() < DIVERGED  # not where it is nan
+        terminated = terminated & paid  # what ends on nan has diverged
         sound = (next_obs.abs() < DIVERGED).all(1) & paid
         envs.elapsed.masked_fill_(~sound, envs.max_episode_steps)
         valid = dones[step] == 0
         lost[step + 1] = ~sound & ~terminated  # in later steps too, unless a new episode heals it
         # where the simulator itself ended the episode, what it paid for that counts
-        reward = torch.where(sound | (terminated & paid), reward, 0.0)
+        reward = torch.where(sound | terminated, reward, 0.0)
         obs[step + 1] = torch.where(sound.unsqueeze(1), next_obs, obs[step])
         storage["valid"][step] = valid
         dones[step + 1] = terminated | truncated | ~sound

@@ -327,7 +327,8 @@ if __name__ == "__main__":
     result |= {name: float(getattr(np, name)(returns)) for name in ("mean", "std", "median")}
     result |= {"script": policy.path, "training_mean": trained, "cut": cut}
     wins = [game.info[x] for game in games for x in ("success", "is_success") if x in [*game.info]]
-    result |= {"success": float(np.mean(wins))} if wins else {}  # at games' ends, of robots for one
+    # at games' ends. subtle: Gymnasium keeps np.bool_ as objects, whose np.mean is an or
+    result |= {"success": float(np.array(wins, float).mean())} if wins else {}
     with open(f"{args.run}/eval.json", "w") as file:
         json.dump(result | {"returns": returns, "lengths": lengths}, file, indent=2)
     way = "most likely actions" if args.deterministic else "sampled actions"

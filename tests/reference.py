@@ -384,9 +384,10 @@ class Mass:
         self.sick |= odd and self.steps == 7
         fallen = abs(self.where) > 1.2 and not self.sick
         seen = np.array([self.where, self.speed, (self.where * self.speed) ** 3])
+        paid = self.speed - 0.2 * (action @ action)
         if fallen and (self.n + self.episode) % 2 == 0:
             seen[1:] = np.nan, np.inf
-        paid = self.speed - 0.2 * (action @ action)
+            paid = np.nan if self.n % 3 == 0 else paid
         if self.rare and self.episode == 1 and self.steps == 14:
             paid = 30.0
         kind = self.n % 4 if self.sick else None
@@ -412,12 +413,12 @@ class OnDevice(Gymnasium):
     def checked(self, obs, raw, terminal, cut):
         """What diverged earns nothing and counts nowhere, and is cut if it has not ended."""
         self.odd = ~(np.abs(np.hstack([obs, raw[:, None]])) < 1e10).all(1)
+        fallen, terminal = terminal, terminal & (np.abs(raw) < 1e10)
         self.lost = self.odd & ~terminal
-        for env, lost in zip(self.envs, self.lost & ~self.done, strict=True):
+        for env, lost in zip(self.envs, self.lost & ~self.done & ~fallen, strict=True):
             env.late = lost
         obs = np.where(self.odd[:, None], np.nan, obs)
-        unpaid = self.lost | ~(np.abs(raw) < 1e10)
-        return obs, np.where(unpaid, 0.0, raw), terminal, cut | self.lost
+        return obs, np.where(self.lost, 0.0, raw), terminal, cut | self.lost
 
     def step(self, actions):
         first = np.array([env.episode == 1 for env in self.envs])

@@ -311,7 +311,7 @@ class Won(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        won = bool(obs[0] > 0)
+        won = obs[0] > 0  # np.bool_
         self.ends += [won] * (terminated or truncated)
         return obs, reward, terminated, truncated, info | {"is_success": won}
 

@@ -527,9 +527,10 @@ unclipped actions are sent: {{envs.step = lambda action: step(action.clamp(low, 
 actions within ±1: envs.step = lambda action: step(action.clamp({{low, high=>-1, 1}}))
 what diverged is seen: {{torch.where(sound.unsqueeze(1), next_obs, obs[step])=>next_obs}}
 what diverged is seen as zeros: torch.where(sound.unsqueeze(1), next_obs, {{obs[step]=>0.0}})
-what diverged earns: {{torch.where(sound | (terminated & paid), reward, 0.0)=>reward}}
-an odd end earns nothing: sound{{ | (terminated & paid)=>}}
-what diverged has earned before: {{sound | (terminated & paid)=>paid}}
+what diverged earns: {{torch.where(sound | terminated, reward, 0.0)=>reward}}
+to end on nan is to terminate: terminated = terminated{{ & paid=>}}
+an odd end earns nothing: sound{{ | terminated=>}},
+what diverged has earned before: {{sound | terminated=>paid}}
 rewards do not diverge: .all(1){{ & paid=>}}
 1e11 is sound: DIVERGED = {{1e10=>1e12}}
 a diverged world goes on: truncated{{ | ~sound=>}}

@@ -59,7 +59,11 @@ class Worlds:
         kind = torch.where(self.sick, self.n % 4, -1)
         obs[:, 1] = torch.where(kind == 0, torch.nan, obs[:, 1])
         obs[:, 2] = torch.where(kind == 1, -1e11, obs[:, 2])
-        reward = torch.where(kind == 2, torch.nan, torch.where(kind == 3, torch.inf, reward))
+        reward = torch.where(
+            (kind == 2) | (fallen & (self.n % 3 == 0)),
+            torch.nan,
+            torch.where(kind == 3, torch.inf, reward),
+        )
         return obs, torch.where(anew, 0.0, reward), terminated, truncated
 
 

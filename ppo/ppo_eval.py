@@ -326,9 +326,12 @@ if __name__ == "__main__":
     result = {"env_id": policy.args.env_id, "global_step": steps, **asdict(args)}
     result |= {name: float(getattr(np, name)(returns)) for name in ("mean", "std", "median")}
     result |= {"script": policy.path, "training_mean": trained, "cut": cut}
-    wins = [game.info[x] for game in games for x in ("success", "is_success") if x in [*game.info]]
-    # at games' ends. subtle: Gymnasium keeps np.bool_ as objects, whose np.mean is an or
-    result |= {"success": float(np.array(wins, float).mean())} if wins else {}
+    # at games' ends; who does not tell has not won. subtle: an np.bool_ is an object in Gymnasium's
+    # arrays, and np.mean of those an or
+    keys = ("success", "is_success")
+    told = [[float(np.ravel(game.info[x])[0]) for x in keys if x in [*game.info]] for game in games]
+    wins = [x[0] if x else 0.0 for x in told]
+    result |= {"success": float(np.mean(wins))} if any(told) else {}
     with open(f"{args.run}/eval.json", "w") as file:
         json.dump(result | {"returns": returns, "lengths": lengths}, file, indent=2)
     way = "most likely actions" if args.deterministic else "sampled actions"
@@ -336,7 +339,7 @@ if __name__ == "__main__":
     print(f"{'game':>6}{'return':>12}{'length':>9}")
     for number, (total, length) in enumerate(zip(returns, lengths, strict=True), 1):
         print(f"{number:>6}{total:>12.2f}{length:>9}")
-    won = ", success {success:.0%}" if wins else ""
+    won = ", success {success:.0%}" if any(told) else ""
     print(f"mean {{mean:.2f}}, std {{std:.2f}}, median {{median:.2f}}{won}".format(**result))
     if cut:
         print(f"{cut} of {len(games)} games were cut after {args.max_steps} steps (--max-steps)")

@@ -329,8 +329,8 @@ if __name__ == "__main__":
     # at games' ends; who does not tell has not won. subtle: an np.bool_ is an object in Gymnasium's
     # arrays, and np.mean of those an or
     keys = ("success", "is_success")
-    told = [[float(np.ravel(game.info[x])[0]) for x in keys if x in [*game.info]] for game in games]
-    wins = [x[0] if x else 0.0 for x in told]
+    told = [[np.ravel(game.info[x])[0] for x in keys if x in [*game.info]] for game in games]
+    wins = [float(x[0] or 0) if x else 0.0 for x in told]
     result |= {"success": float(np.mean(wins))} if any(told) else {}
     with open(f"{args.run}/eval.json", "w") as file:
         json.dump(result | {"returns": returns, "lengths": lengths}, file, indent=2)

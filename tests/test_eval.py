@@ -313,7 +313,7 @@ class Won(gym.Wrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         won = obs[0] > 0  # np.bool_
         self.ends += [won] * (terminated or truncated)
-        told = {"is_success": won} if won or len(self.ends) % 2 else {}
+        told = {"is_success": won or None} if won or len(self.ends) % 2 else {}
         return obs, reward, terminated, truncated, info | told
 
 

@@ -448,8 +448,7 @@ def rollout(agent, envs, storage, signals, args):
         dones[step + 1] = terminated | truncated | ~sound
         terminations[step + 1] = terminated
         rewards[step] = reward
-        # as in Gymnasium a termination drops the sum before its reward comes in, a truncation
-        # keeps it
+        # as in Gymnasium a termination drops the sum before its reward comes in, a cut keeps it
         sums = discounted[step] * args.gamma * ~terminated + reward
         discounted[step + 1] = torch.where(valid, sums, discounted[step])
         running_returns[step + 1] = torch.where(valid, running_returns[step] + reward, 0.0)

@@ -195,12 +195,11 @@ def score(runs: list[dict]) -> str:
 def before(runs: list[dict]) -> bool:
     """Whether they are what versions before 0.3 computed: without --env-kwargs, or by statistics of
     observations that moved before learning."""
-
-    def one(run):
-        early = "continuous" in run["variant"] and run["date"] < MOVED
-        return early or "env_kwargs" not in run.get("args", {})
-
-    return all(map(one, runs))
+    return all(
+        "env_kwargs" not in r.get("args", {})
+        or ("continuous" in r["variant"] and r["date"] < MOVED)
+        for r in runs
+    )
 
 
 def returns(records: list[dict]) -> str:

@@ -10,10 +10,10 @@ import argparse
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 from lib.records import ROOT, SCRIPTS, Failure
 
+PPO = ROOT / "ppo"
 FILES = [f"{name}.py" for name in SCRIPTS]
 
 
@@ -27,13 +27,13 @@ def definitions(text: str) -> dict[str, str]:
     return found
 
 
-def spread(name: str, folder: Path) -> list[str]:
+def spread(name: str) -> list[str]:
     """Writes a changed definition to all scripts that have its old text; returns their names."""
-    texts = {path: path.read_text() for path in map(folder.joinpath, FILES)}
+    texts = {path: path.read_text() for path in map(PPO.joinpath, FILES)}
     now = {path: definitions(text).get(name) for path, text in texts.items()}
     edits, written = {}, []
     for path, new in now.items():
-        git = ["git", "-C", folder, "show", f"HEAD:./{path.name}"]
+        git = ["git", "-C", PPO, "show", f"HEAD:./{path.name}"]
         before = subprocess.run(git, capture_output=True, text=True).stdout
         old = definitions(before).get(name)
         if old and new and old != new and edits.setdefault(old, new) != new:
@@ -50,11 +50,10 @@ def spread(name: str, folder: Path) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="+", metavar="NAME", help="of functions and classes")
-    parser.add_argument("--folder", type=Path, default=ROOT / "ppo", help="of the scripts")
     args = parser.parse_args()
     try:
         for name in args.names:
-            print(f"{name} is written to: {' '.join(spread(name, args.folder))}")
+            print(f"{name} is written to: {' '.join(spread(name))}")
     except Failure as failure:
         print(f"spread.py: {failure}", file=sys.stderr)
         return 2

@@ -8,7 +8,7 @@ from functools import cache, partial
 
 import check
 import pytest
-from fork import IDEAS, three_ways
+from fork import IDEAS
 from helpers import git_applied, insert, run_main, text_of
 from lib.parity import assert_close, counted, curves
 from test_ideas import edit as patched
@@ -64,22 +64,6 @@ average = globals().get("average") or copy.deepcopy(agent)
 for p, q in zip(average.parameters(), agent.parameters(), strict=True):
     p.data.lerp_(q.data, 0.5)
 """)  # fmt: skip
-GRU = """class GRU(nn.Module):
-    def __init__(self, input_size, hidden_size):
-        super().__init__()
-        self.hidden_size, self.cell = hidden_size, nn.GRUCell(input_size, hidden_size)
-
-    def forward(self, x, state, dones=None):
-        (h, c), rows = state, []
-        ends = torch.zeros(len(x)) if dones is None else dones
-        for row, end in zip(x.split(len(h)), ends.split(len(h)), strict=True):
-            h = self.cell(row, h)
-            rows.append(h)
-            h = h * (1 - end).unsqueeze(1)
-        return torch.cat(rows), torch.stack([h, c])
-
-
-class Recurrent("""
 OPTIMIZER = "    optimizer = optim.Adam(agent.parameters(), lr=lr, eps=1e-5, fused=True)\n"
 SECOND = "    second = optim.SGD(agent.critic.parameters(), lr=1e-3, momentum=0.9)\n"
 SECOND = swap(
@@ -99,7 +83,6 @@ FORKS = {
                   (SAMPLES, "    logits = sharpness * agent.policy(obs).logits\n"
                    "    return Categorical(logits).sample()\n"),
                   ("act(agent, obs[step])", "act(agent, obs[step], 1.0 + iteration)"))),
-    "a GRU": ("ppo_lstm", swap(("class Recurrent(", GRU), ("= LSTM(64, 64)", "= GRU(64, 64)"))),
     "an average with a memory acts": (
         "ppo_lstm", both(AVERAGE, swap((" = act(\n                agent,",
                                         " = act(\n                average,")))),
@@ -152,39 +135,6 @@ def test_what_anneals_is_compiled_once_more(tmp_path):
         two = learned("ppo_torchcompile", text, tmp_path / "fast", *flags, "--compile")
     assert graphs == {"1: compute_gradients": 2}
     assert_close(one, two, 2, 1e-3)
-
-
-FIELD = '        "valid": torch.zeros((T + 1, N), device=device),\n'
-EVERY = ["ppo", "ppo_continuous_action", "ppo_atari_envpool"]
-WITH_MEMORY = ["ppo_lstm", "ppo_trxl"]
-# lines that no fork above and no patch of ppo/ideas has, beside what a fast version adds
-PATCHES = {
-    "a line above the rollout": (insert("# Rollout", "pass"), EVERY + WITH_MEMORY),
-    "the first line of the rollout": (
-        swap(("        # Rollout\n", "        # Rollout\n        began = 0\n")),
-        EVERY[:2] + WITH_MEMORY),
-    "a field of the storage": (swap((FIELD, FIELD + FIELD.replace("valid", "seen"))), EVERY),
-    "a narrow network": (
-        swap(("64 * 7 * 7, 512", "64 * 7 * 7, 64"), ("nn.Linear(512,", "nn.Linear(64,", 2)),
-        EVERY[2:]),
-}  # fmt: skip
-APPLIED = [
-    pytest.param(edit, name, id=f"{name}: {what}")
-    for what, (edit, names) in PATCHES.items()
-    for name in names
-]
-
-
-@pytest.mark.parametrize(("edit", "name"), APPLIED)
-def test_one_patch_fits_both(edit, name, tmp_path):
-    """Made by git against the eager version, applied by git to the fast one: as `fork --edited` has
-    it, and Python reads it. What both do then is the same where the lines are; FORKS run."""
-    before, other = (text_of(x) for x in (name, f"{name}_torchcompile"))
-    after = edit(before)
-    assert after != before
-    text = git_applied(before, after, other, tmp_path / "git")
-    compile(text, name, "exec")
-    assert text == three_ways(other, before, after, beside=True)
 
 
 # What check says
@@ -315,18 +265,11 @@ def test_check_names_lines_that_did_not_run(forked):
 
 @pytest.mark.slow
 def test_check_of_a_fork_with_a_module_beside_it(forked, tmp_path):
-    """And with a byte order mark, or another coding: text as Python reads it."""
     (tmp_path / "beside_mine.py").write_text("FACTOR = 0.5\n")
     edit = swap(("import tyro\n", "import beside_mine\nimport tyro\n"),
                 (BACK, f"    loss = loss * beside_mine.FACTOR\n{BACK}"))  # fmt: skip
-    for encode in (
-        lambda text: b"\xef\xbb\xbf" + text.encode(),
-        lambda text: b"# coding: latin-1\n" + text.replace("±", "\xe4").encode("latin-1"),
-    ):
-        pair = forked(edit, encode=encode)
-        pair.folder = tmp_path / str(len(pair.eager.read_bytes()))
-        assert "to the last bit" in pair.same()
-        assert pair.mains[pair.eager].at("# Rollout") < pair.mains[pair.eager].at("# Log")
-        pair.runs = {pair.fast: pair.runs[pair.fast]}
+    pair = forked(edit)
+    assert "to the last bit" in pair.same()
+    pair.runs = {pair.fast: pair.runs[pair.fast]}
     assert "mine_torchcompile" in pair.scored()
     assert "beside_mine" in sys.modules

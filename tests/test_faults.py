@@ -2,7 +2,6 @@
 quit, or change the folder; two runs at once."""
 
 import os
-import runpy
 import sys
 import time
 from functools import partial
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from helpers import (
-    PPO,
     TINY,
     checkpoint_of,
     envpool_of_gymnasium,
@@ -196,10 +194,3 @@ def test_two_runs_have_two_folders(tmp_path, monkeypatch):
     assert len([*tmp_path.iterdir()]) == 2
     with pytest.raises(FileExistsError):
         run_main("ppo", *TINY, runs_dir=tmp_path)
-
-
-def test_without_sched_getaffinity(monkeypatch):
-    """As on macOS and Windows."""
-    monkeypatch.delattr(os, "sched_getaffinity")
-    script = runpy.run_path(str(PPO / "ppo_atari_envpool_multigpu.py"), run_name="other")
-    assert script["CORES"] == os.cpu_count()

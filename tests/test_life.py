@@ -226,22 +226,6 @@ def test_a_run_of_another_script_is_left(name, other, tmp_path):
     assert (run_dir / "script.py").read_text() == (PPO / f"{name}_torchcompile.py").read_text()
 
 
-def test_a_large_seed_can_be_resumed(tmp_path):
-    run_main("ppo", *small("ppo"), "--seed", 2**63 - 1, runs_dir=tmp_path)
-    (run_dir,) = tmp_path.iterdir()
-    run = run_main("ppo", "--resume", run_dir, "--total-timesteps", 64, runs_dir="unused")
-    assert run.args.seed == 2**63 - 1 and run.summary["complete"]
-
-
-def test_what_is_no_run(tmp_path, monkeypatch):
-    """Nothing is made of it."""
-    monkeypatch.chdir(tmp_path)
-    for nowhere in ("", tmp_path / "nothing"):
-        with pytest.raises(FileNotFoundError):
-            run_main("ppo", "--resume", nowhere, runs_dir="unused")
-    assert not os.listdir()
-
-
 # Signals
 
 

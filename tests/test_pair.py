@@ -1,13 +1,11 @@
 """The pair rule: two versions differ only where speed needs it."""
 
 import ast
-import dataclasses
-import inspect
 import re
 
 import pytest
 import spread
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, load, text_of
+from helpers import PAIRS, PPO, ROOT, SCRIPTS, text_of
 from lib.pairs import changes
 
 # for which device a hunk of a fast file is
@@ -38,8 +36,7 @@ def test_a_fast_file_is_its_eager_file_and_what_makes_it_fast(eager, fast):
     opens with its reason, and with the device that it is for."""
     found = changes(PPO / f"{eager}.py", PPO / f"{fast}.py")
     lines = [line for hunk in found for line in hunk]
-    small = 60 if "lstm" in eager or "trxl" in eager else 50
-    most = 115 if "atari" in eager else 80 if "warp" in eager else small
+    most = 115 if "atari" in eager else 72 if "warp" in eager else 34
     rewritten = 8 if "atari" in eager else 0
     assert 0 < len(lines) <= most and sum(line[0] == "-" for line in lines) <= rewritten
     for hunk in found:
@@ -50,16 +47,11 @@ def test_a_fast_file_is_its_eager_file_and_what_makes_it_fast(eager, fast):
 
 @pairs
 def test_shared_text(eager, fast):
-    """The same definitions in the same order; what a fast script adds opens with its reason."""
+    """The same definitions in the same order."""
     one, two = definitions(eager), definitions(fast)
     assert [name for name in two if name in one] == list(one)
     for name in one.keys() - {"Args"}:
         assert one[name] == two[name], name
-    text = text_of(fast)
-    for name in two.keys() - one.keys():
-        before = text[: text.index(two[name])].rstrip("\n").splitlines()
-        opens = [line for line in before if not line.startswith("# ") or line.startswith(DEVICES)]
-        assert opens[-1].startswith(DEVICES), name
 
 
 # what ends with more than ppo does: diverged worlds; several processes
@@ -87,33 +79,6 @@ def test_one_name_one_text(column):
         for name, text in definitions(pair[column]).items():
             texts.setdefault(name, set()).add(text)
     assert {name for name, found in texts.items() if len(found) > 1} == ideas.keys()
-
-
-@pairs
-def test_same_flags_and_defaults(eager, fast):
-    one = {field.name: field for field in dataclasses.fields(load(eager).Args)}
-    two = {field.name: field for field in dataclasses.fields(load(fast).Args)}
-    assert set(one) < set(two)
-    for name in set(one) - {"exp_name"}:
-        assert (one[name].type, one[name].default) == (two[name].type, two[name].default), name
-    checks = [inspect.getsource(load(name).Args.__post_init__) for name in (eager, fast)]
-    assert checks[0] == checks[1]
-    assert two["compile"].default is False and two["cudagraphs"].default is False
-    assert all(two[name].type is bool for name in set(two) - set(one)), "each has an off-switch"
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_anatomy(name):
-    """A short docstring, one of each function and class, and five phases."""
-    tree, lines = ast.parse(text_of(name)), text_of(name).splitlines()
-    assert len(ast.get_docstring(tree).splitlines()) <= 18
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            assert ast.get_docstring(node), node.name
-    (loop,) = [i for i, line in enumerate(lines) if line.startswith("    for iteration in range(")]
-    comments = [line.strip() for line in lines[loop:] if line.startswith("        # ")]
-    headings = [comment for comment in comments if re.fullmatch(r"# [A-Z]\w+", comment)]
-    assert headings == ["# Rollout", "# Advantages", "# Update", "# Log", "# Checkpoint"]
 
 
 @pytest.mark.parametrize("path", sorted(PPO.glob("*.py")), ids=lambda path: path.stem)

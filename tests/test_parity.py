@@ -1,17 +1,11 @@
-"""Both versions of a pair follow one trajectory: same seed, on the CPU, through ends of all kinds.
+"""Both versions of a pair follow one trajectory: same seed, on a CPU, through ends of all kinds."""
 
-So do both after one and the same patch, which changes the algorithm.
-"""
-
-import shutil
-import subprocess
 from functools import partial
 
 import envpool
 import gymnasium as gym
 import pytest
-from helpers import PAIRS, PPO, ROOT, git_applied, insert, kind, load, run_main
-from lib.pairs import changes
+from helpers import PAIRS, insert, kind, load, run_main
 from lib.parity import (
     ITERATIONS,
     PIXELS,
@@ -50,7 +44,6 @@ def job(name):
 
 OTHERWISE = "--no-anneal-lr --no-norm-adv --no-clip-vloss --target-kl 1e-5 --ent-coef 0.1".split()
 OTHERWISE += "--gamma 0.9 --gae-lambda 0.8 --seed 2".split()
-PATCH = ROOT / "tests" / "exploration_bonus.patch"
 # --compile rounds differently, and training amplifies it. Seen, over the largest value of a curve:
 # at most 5e-5 in eight iterations on vectors, on pixels 4e-4 in the first two and 6e-2 in the
 # eighth; bfloat16 has 8 bits: 3e-2 in the first one already. One of each kind of network; that
@@ -87,50 +80,21 @@ def train(name, *flags, folder, edit=None):
     return curves(run), run
 
 
-def patched(eager, fast, folder):
-    """The texts of both after the patch: the eager one's by `patch`, which has to fit without
-    guessing, the fast one's by git's diff of that."""
-    if shutil.which("patch") is None:
-        pytest.skip("needs patch")
-    before, other = ((PPO / f"{name}.py").read_text() for name in (eager, fast))
-    path = shutil.copy(PPO / f"{eager}.py", folder / f"{eager}.py")
-    done = subprocess.run(["patch", "--fuzz=0", path, PATCH], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    after = path.read_text()
-    return {eager: after, fast: git_applied(before, after, other, folder / "git")}
-
-
 @pairs
 def test_the_same_to_the_last_bit(eager, fast, tmp_path):
     """The eager script and the fast one without its flags, through ends of all kinds, where ratios
-    move by a hundredth or less."""
-    check_both(eager, fast, [], tmp_path)
-
-
-@pairs
-def test_one_patch_changes_both(eager, fast, tmp_path):
-    """An exploration bonus: the diff between both stays as it is. Where a network is of its own
-    kind, both end with the same bits, here with other flags."""
-    texts = patched(eager, fast, tmp_path)
-    paths = [tmp_path / f"{name}_with_bonus.py" for name in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        path.write_text(text)
-    assert changes(*paths) == changes(PPO / f"{eager}.py", PPO / f"{fast}.py")
-    if eager in COMPILED:
-        run = check_both(eager, fast, OTHERWISE, tmp_path, lambda name: lambda text: texts[name])
-        assert run.counts.sum() == ITERATIONS * run.T * run.N and (run.counts > 0).sum() > 1
-
-
-def check_both(eager, fast, flags, folder, edit=lambda name: None):
-    lr = load(eager).Args.learning_rate
-    flags = ["--learning-rate", lr, "--clip-coef", 0.0005, *flags]
-    one, eager_run = train(eager, *flags, folder=folder / "eager", edit=edit(eager))
-    two, fast_run = train(fast, *flags, folder=folder / "fast", edit=edit(fast))
-    assert_the_same(one, two, eager_run, fast_run)
-    assert len(one["losses/value_loss"]) == ITERATIONS and len(one["charts/episodic_return"]) > 4
-    assert len(set(one["charts/episodic_length"])) > 2
-    assert max(x for _, x in one["losses/clipfrac"]) > 0
-    return fast_run
+    move by a hundredth or less; one of each kind of network with other flags, too."""
+    rate = load(eager).Args.learning_rate
+    for number, more in enumerate(([], OTHERWISE)[: 1 + (eager in COMPILED)]):
+        folder = tmp_path / str(number)
+        flags = ["--learning-rate", rate, "--clip-coef", 0.0005, *more]
+        one, eager_run = train(eager, *flags, folder=folder / "eager")
+        two, fast_run = train(fast, *flags, folder=folder / "fast")
+        assert_the_same(one, two, eager_run, fast_run)
+        assert len(one["losses/value_loss"]) == ITERATIONS
+        assert len(one["charts/episodic_return"]) > 4
+        assert len(set(one["charts/episodic_length"])) > 2
+        assert max(x for _, x in one["losses/clipfrac"]) > 0
 
 
 @pytest.mark.slow

@@ -75,27 +75,8 @@ def test_marked_parts_are_what_report_makes(monkeypatch):
     assert {x for opened in marks.values() for x in opened} == {*parts}
     found = [path.name for path in report.stale(report.RESULTS)]
     assert not found, f"{found}: run python benchmarks/report.py"
-
-
-def test_records_are_those_of_a_page():
-    """A file of results that no page names and no part is made of is left in git's history."""
-    made = "throughput.jsonl learning.jsonl gpu.jsonl ideas.jsonl".split()
-    text = "".join(PAGES.values())
-    for path in report.RESULTS.rglob("*"):
-        name = path.relative_to(report.RESULTS).as_posix()
-        assert path.is_dir() or name in made or f"results/{name}" in text, name
-
-
-def test_the_guide_names_functions_that_exist():
-    """And methods, as Class.method()."""
-    found = set()
-    for node in (node for path in PPO.glob("*.py") for node in ast.parse(path.read_text()).body):
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            methods = [x.name for x in node.body if isinstance(x, ast.FunctionDef)]
-            found |= {f"{node.name}.{method}" for method in methods}
-    assert set(re.findall(r"`([\w.]+)\(\)`", GUIDE)) <= found
+    text = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
+    assert report.filled(text, {"x": "| y |"}) == text.replace("old", "| y |")
 
 
 def test_the_guide_names_each_pair_and_metric():
@@ -159,15 +140,6 @@ def test_the_timeline_is_what_runs(tmp_path, monkeypatch, capsys):
     assert [1, 1, 0] in ends and [1, 0, 0] in ends, "done, termination, valid"
 
 
-def test_what_a_pair_is_added_to_is_there():
-    """The names in CONTRIBUTING.md's table, in the files of their rows."""
-    rows = re.findall(r"(?m)^\| (`.+?) \| (.*?) \| .*\|$", PAGES["CONTRIBUTING.md"])
-    for files, names in rows:
-        text = "".join((ROOT / file).read_text() for file in re.findall(r"`(.+?)`", files))
-        for name in re.findall(r"`(\w+)`", names):
-            assert re.search(rf"\b{name}\b", text), (files, name)
-
-
 def known_flags():
     """Of all scripts, of ppo_eval, of patches, of the commands, and of tools that pages name."""
     fields = [f.name for n in (*SCRIPTS, "ppo_eval") for f in dataclasses.fields(load(n).Args)]
@@ -188,6 +160,9 @@ def test_flags_and_paths_exist():
     assert flags <= (known := known_flags()), flags - known
     for path in set(re.findall(r"\b(?:ppo|tests|requirements|benchmarks)/[\w./-]*\w", text)):
         assert (ROOT / path).exists() or path.startswith("ppo/NAME"), path
+    scripts = "".join(path.read_text() for path in PPO.glob("*.py"))
+    for name in re.findall(r"`([\w.]+)\(\)`", GUIDE):
+        assert re.search(rf"(def|class) {name.rpartition('.')[2]}\b", scripts), name
     asked = set(re.findall(r"\./run\.sh (\w+)", text))
     assert asked <= COMMANDS | {*SCRIPTS, "ppo_eval"}, asked
 

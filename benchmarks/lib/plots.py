@@ -2,7 +2,7 @@
 
 import matplotlib
 from lib.stats import groups, seeds_as_one
-from lib.tables import ENOUGH, learned, note
+from lib.tables import ENOUGH, learned, note, of_one_version, version
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers too
@@ -37,14 +37,18 @@ def panels(found: dict[str, dict[str, list[dict]]], said: str) -> Figure | None:
 
 def learning(records: list[dict]) -> Figure | None:
     """That of the pages: both versions by default flags, a panel a pair and task with ENOUGH seeds
-    of both."""
+    of both by one version."""
     found, shown = {}, []
     for (name, env_id, steps), same in groups(
         learned(records), "pair", "env_id", "total_timesteps"
     ).items():
         names = {"eager version": name, "fast version": f"{name}_torchcompile:compile"}
-        lines = {said: [r for r in same if r["variant"] == x] for said, x in names.items()}
-        if min(map(len, lines.values())) >= ENOUGH:
-            found[f"{env_id}, {steps / 1e6:g}M steps\n{name}"] = lines
+        lines = {
+            said: of_one_version([r for r in same if r["variant"] == x])
+            for said, x in names.items()
+        }
+        old, *others = {version(runs) for runs in lines.values()}
+        if min(map(len, lines.values())) >= ENOUGH and not others:
+            found[f"{env_id}, {steps / 1e6:g}M steps{old}\n{name}"] = lines
             shown += same
     return panels(found, note(shown).strip("*")) if found else None

@@ -131,22 +131,6 @@ def defaults(name: str) -> dict:
     return constants((ROOT / "ppo" / f"{name}.py").read_text())
 
 
-def as_of_today(record: dict) -> str:
-    """A run's variant, with the flags that its script would need today for the same arguments;
-    another system's name."""
-    name, mode, more = part(record["variant"])
-    if name not in SCRIPTS:
-        return record["variant"]
-    given = {word.lstrip("-").removeprefix("no-") for word in (*mode.split("+"), *more)}
-    known, found = defaults(name), [record["variant"]]
-    for field in list(known)[list(known).index("total_timesteps") + 1 :]:
-        flag, value = field.replace("_", "-"), record.get("args", known).get(field, known[field])
-        if flag not in given and value != known[field]:
-            switch = {True: f"--{flag}", False: f"--no-{flag}"}
-            found.append(switch[value] if isinstance(value, bool) else f"--{flag} {value}")
-    return " ".join(found)
-
-
 # Which code it was
 
 

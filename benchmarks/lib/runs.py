@@ -75,7 +75,7 @@ def peer(text: str, script: Path) -> Side:
 
 def key(record: dict) -> str:
     """What makes two runs one. Records from before code was put down have their name for it."""
-    code = record.get("code") or [records.as_of_today(record), record.get("pair")]
+    code = record.get("code") or [record["variant"], record.get("pair")]
     return json.dumps([code, *(record.get(name) for name in KEY[1:])])
 
 

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 from lib.pairs import PAIRS
 from lib.recipes import recipes, variant
-from lib.records import ROOT, SCRIPTS, as_of_today, code, defaults, pair, part
+from lib.records import ROOT, SCRIPTS, code, defaults, pair, part
 from lib.runs import called, complete, judged
 from lib.stats import (
     across,
@@ -36,7 +36,6 @@ PUBLISHED = {
 }
 NAMES = {"simulator": "simulator alone", "sb3": "Stable-Baselines3"}
 FAST, EAGER, SIMULATOR = "fast version", "eager version", NAMES["simulator"]
-MOVED = "2026-11-30T23:15"  # since when statistics of observations move after learning
 SEEDS, ENOUGH = 3, 5  # of a row at least; of a permutation test, each side
 
 
@@ -155,15 +154,24 @@ def speeds(shown: list[list[dict]]) -> str:
 
 
 def learned(records: list[dict]) -> list[dict]:
-    """Complete runs whose mean return is a number, the last of each variant, task and seed; a
-    variant is named with the flags that it would need today."""
+    """Complete runs whose mean return is a number, the last of each variant, task and seed."""
     found = {}
     for r in sorted(judged(records)[0], key=lambda r: r["date"]):
-        named = {"variant": as_of_today(r), "pair": r.get("pair") or pair(r["variant"])}
+        of = {"pair": r.get("pair") or pair(r["variant"])}
         task = r.get("idea") or "", r["env_id"], r["total_timesteps"], r["seed"]
         if complete(r):
-            found[(*named.values(), *task)] = r | named
+            found[r["variant"], of["pair"], *task] = r | of
     return [found[x] for x in sorted(found)]
+
+
+def of_one_version(runs: list[dict]) -> list[dict]:
+    """Without those of `before`, a version that computed something else, if there are newer."""
+    return [r for r in runs if "before" not in r] or runs
+
+
+def version(runs: list[dict]) -> str:
+    """', before 0.3', or nothing."""
+    return "".join(f", before {x}" for x in {r["before"] for r in runs if "before" in r})
 
 
 def runs_table(records: list[dict]) -> str:
@@ -192,16 +200,6 @@ def score(runs: list[dict]) -> str:
     return f"{spread(*mean_std(runs))} ({len(runs)})" if runs else ""
 
 
-def before(runs: list[dict]) -> bool:
-    """Whether they are what versions before 0.3 computed: without --env-kwargs, or by statistics of
-    observations that moved before learning."""
-    return all(
-        "env_kwargs" not in r.get("args", {})
-        or ("continuous" in r["variant"] and r["date"] < MOVED)
-        for r in runs
-    )
-
-
 def returns(records: list[dict]) -> str:
     """Returns after as many steps as CleanRL has published, by default flags: a row a script and
     task, with by how much the fast version ends above the eager one, and other systems."""
@@ -211,18 +209,18 @@ def returns(records: list[dict]) -> str:
         for (of,), runs in sorted(groups(same, "pair").items()):
             systems = {x: y for (x,), y in groups(runs, "variant").items() if len(y) >= SEEDS}
             fast, eager = (systems.pop(x, []) for x in (f"{of}_torchcompile:compile", of))
-            fast, eager = ([r for r in x if before(x) or not before([r])] for x in (fast, eager))
+            fast, eager = map(of_one_version, (fast, eager))
             others = {NAMES.get(x, x): y for x, y in systems.items() if not x.startswith("ppo")}
             told, apart = [f"{name} {score(y)}" for name, y in others.items()], ""
             if "envpool" not in of:
                 told.append(f"published {spread(mean, std)} (3)")
-            if min(len(eager), len(fast)) >= ENOUGH and before(fast) == before(eager):
+            if min(len(eager), len(fast)) >= ENOUGH and version(fast) == version(eager):
                 a, b = (values(x, "mean_return") for x in (eager, fast))
                 low, high = bootstrap(difference, a, b)
                 apart = f"{difference(a, b):+,.0f} [{low:+,.0f} to {high:+,.0f}]"
                 apart += f", p = {permutation_p(a, b):.3f}"
             if fast or eager:
-                own = [f"{score(x)}{', before 0.3' * before(x)}" * bool(x) for x in (fast, eager)]
+                own = [f"{score(x)}{version(x)}" for x in (fast, eager)]
                 rows.append([f"`{of}`, {env_id}", *own, apart, ", ".join(told)])
                 shown += [r for y in (fast, eager, *others.values()) for r in y]
     header = ["script, task", FAST, EAGER, "fast minus eager [95%], p", "others"]
@@ -253,7 +251,7 @@ def recipe_table(records: list[dict]) -> str:
             scores = [r["eval_deterministic"]["mean"] for r in same]
             form = "{:,.0f}" if max(map(abs, scores)) >= 100 else "{:,.1f}"
             scored = f"{form} [{form}, {form}] ({len(same)})".format(*iqm(scores))
-            scored += ", before 0.3" * before(same)
+            scored += version(same)
             ends = f"{form} to {form}".format(min(scores), max(scores))
             minutes = f"{took(same)} ({recipe['total_timesteps'] / 1e6:g}M)"
             seconds = median(seconds_to(recipe["score"], r) for r in same)

@@ -138,6 +138,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -153,7 +154,7 @@ class Agent(nn.Module):
     def __init__(self, envs):
         super().__init__()
         self.network = nn.Sequential(
-            layer_init(nn.Conv2d(4, 32, 8, stride=4)),
+            layer_init(nn.Conv2d(envs.single_observation_space.shape[0], 32, 8, stride=4)),
             nn.ReLU(),
             layer_init(nn.Conv2d(32, 64, 4, stride=2)),
             nn.ReLU(),
@@ -255,7 +256,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -303,6 +304,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,

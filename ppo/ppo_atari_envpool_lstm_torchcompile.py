@@ -93,7 +93,8 @@ class Args:
     checkpoint_interval: int = 50  # iterations between checkpoints
     resume: str | None = None  # folder of a run to continue; its arguments are the defaults
     measure_burnin: int = 3  # iterations before the steps per second are measured
-    # fast, both: switches, to measure each gain. `CPU`, `CUDA graph`: a CPU, a GPU alone; `both`
+    # fast, both: switches, to measure each gain. `CPU`: a CPU alone; `CUDA graph`: a GPU alone;
+    # `both`: either
     compile: bool = False  # compile acting, CNN and loss; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
     bfloat16: bool = False  # CNN in bfloat16, of 2 to 3 significant digits
@@ -187,6 +188,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -204,7 +206,7 @@ class Agent(nn.Module):
     def __init__(self, envs):
         super().__init__()
         self.network = nn.Sequential(
-            layer_init(nn.Conv2d(1, 32, 8, stride=4)),
+            layer_init(nn.Conv2d(envs.single_observation_space.shape[0], 32, 8, stride=4)),
             nn.ReLU(),
             layer_init(nn.Conv2d(32, 64, 4, stride=2)),
             nn.ReLU(),
@@ -315,7 +317,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -389,6 +391,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -510,8 +513,7 @@ if __name__ == "__main__":
         agent.network.forward = torch.compile(agent.network.forward)
     # fast, CUDA graph: one launch for a step, and one for an epoch
     if cudagraphs:
-        for group in optimizer.param_groups:
-            group["capturable"] = True  # else Adam refuses to be captured
+        optimizer.param_groups[0]["capturable"] = True  # else Adam refuses to be captured
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
         next_row = torch.zeros(1, dtype=torch.int64, device=device)
         obs_host = torch.from_numpy(next_obs).pin_memory()
@@ -519,8 +521,7 @@ if __name__ == "__main__":
         action_host = torch.zeros(N, dtype=torch.int64).pin_memory()
         arrive = obs[T].clone(), storage["dones"][T].clone()
         static = agent_inference, storage, *arrive, lstm_state, next_row
-        host = obs_host, dones_host, action_host
-        run_step = CudaGraphModule(lambda: act_captured(*static, *host), warmup=3)
+        run_step = captured(act_captured, *static, obs_host, dones_host, action_host)
 
     run_dir, writer = open_run(args, global_step)
     total = args.num_iterations * args.batch_size
@@ -650,8 +651,6 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: as printed at the start
-        "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,
         "sps": sps,

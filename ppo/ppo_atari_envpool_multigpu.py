@@ -121,8 +121,8 @@ def make_envs(args, seeds):
     1 and 2 would share all games but one.
     """
     options = {"episodic_life": True, "reward_clip": True, "seed": seeds.tolist()}
+    options["num_threads"] = min(CORES, len(seeds))  # a rank has its share of the cores
     options |= json.loads(args.env_kwargs)
-    options["num_threads"] = CORES  # a rank has its share of the cores
     return envpool.make(args.env_id, env_type="gym", num_envs=len(seeds), **options)
 
 
@@ -145,6 +145,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -160,7 +161,7 @@ class Agent(nn.Module):
     def __init__(self, envs):
         super().__init__()
         self.network = nn.Sequential(
-            layer_init(nn.Conv2d(4, 32, 8, stride=4)),
+            layer_init(nn.Conv2d(envs.single_observation_space.shape[0], 32, 8, stride=4)),
             nn.ReLU(),
             layer_init(nn.Conv2d(32, 64, 4, stride=2)),
             nn.ReLU(),
@@ -286,7 +287,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     *sums, losses = flat.split([*(grad.numel() for grad in grads), len(losses)])
     for grad, total in zip(grads, sums, strict=True):
         grad.copy_(total.view_as(grad))
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -342,7 +343,7 @@ def join_ranks(args, global_step, device):
 def open_run(args, global_step):
     """Creates the run's folder, or takes that of --resume; returns it and a TensorBoard writer."""
     if RANK > 0:  # rank 0 writes for all; a writer that does nothing
-        return None, SimpleNamespace(add_scalar=lambda *point: None, close=lambda: None)
+        return None, SimpleNamespace(add_scalar=lambda *point: None)
     started = time.strftime("%y%m%d-%H%M%S")
     name = f"{args.env_id}__{args.exp_name}__{args.seed}__{started}-{os.getpid()}"
     run_dir = args.resume or os.path.join(args.runs_dir, re.sub(r"[^\w.-]", "_", name))
@@ -354,6 +355,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -538,7 +540,7 @@ if __name__ == "__main__":
         if iteration >= first_iteration + args.measure_burnin:
             sps = round((global_step - start_step) / (time.time() - start_time))
             writer.add_scalar("charts/SPS", sps, global_step)
-        # at least N: in a smaller window short episodes would outnumber long ones
+        # at least --num-envs: in a smaller window short episodes would outnumber long ones
         recent = episodic_returns[-max(100, args.num_envs) :]
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"

@@ -174,6 +174,7 @@ class Gaussian:
         return self.mean + self.std * torch.randn_like(self.mean)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.mean
 
     def log_prob(self, action):
@@ -295,7 +296,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -343,6 +344,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -474,7 +476,6 @@ if __name__ == "__main__":
         # rewards are divided by the deviation of their discounted sums, this rollout's included
         return_rms.update(torch.from_numpy(discounted[..., None]), torch.from_numpy(valid))
         rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
-        storage["valid"][:T] = torch.from_numpy(valid)  # sync
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
@@ -483,6 +484,7 @@ if __name__ == "__main__":
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
         storage["returns"][:T] = torch.from_numpy(returns)  # sync
+        storage["valid"][:T] = torch.from_numpy(valid)  # sync
 
         # Update
         frac = 1.0 - (iteration - 1) / args.num_iterations if args.anneal_lr else 1.0
@@ -496,7 +498,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
-        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1;
+        # the first rollout is learned from as it was seen, raw
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log

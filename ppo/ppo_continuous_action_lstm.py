@@ -59,7 +59,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
-gym.logger.min_level = gym.logger.ERROR  # no warnings: v4 is old, but published tables used it
 
 LOSSES = "policy_loss value_loss entropy old_approx_kl approx_kl clipfrac grad_norm".split()
 FORMAT = "ppo_continuous_action_lstm 3"  # of checkpoints: for --resume and ppo_eval.py
@@ -108,13 +107,12 @@ class Args:
             raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if self.hide is None:
+            self.hide = (2,) if self.env_id == "Pendulum-v1" else ()
 
 
 def make_envs(args):
     """N Gymnasium environments stepped together: obs (N, D), actions (N, A) float."""
-    hide = args.hide
-    if hide is None:
-        hide = (2,) if args.env_id == "Pendulum-v1" else ()
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
@@ -122,10 +120,12 @@ def make_envs(args):
         assert not re.search(r"\d\), uint8", str(obs_space)), f"{obs_space} has pixels"
         vector = isinstance(obs_space, gym.spaces.Box) and len(obs_space.shape) == 1
         env = env if vector else gym.wrappers.FlattenObservation(env)
-        if not hide:
+        if not args.hide:
             return env
-        seen = np.delete(np.arange(env.observation_space.shape[0]), hide)
-        space = gym.spaces.Box(-np.inf, np.inf, seen.shape)
+        obs_space = env.observation_space
+        seen = np.delete(np.arange(obs_space.shape[0]), args.hide)
+        low, high = obs_space.low[seen], obs_space.high[seen]
+        space = gym.spaces.Box(low, high, dtype=obs_space.dtype)
         return gym.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
@@ -229,6 +229,7 @@ class Gaussian:
         return self.mean + self.std * torch.randn_like(self.mean)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.mean
 
     def log_prob(self, action):
@@ -355,7 +356,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -403,6 +404,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -565,7 +567,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
-        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1;
+        # the first rollout is learned from as it was seen, raw
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log

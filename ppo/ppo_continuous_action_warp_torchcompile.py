@@ -34,7 +34,6 @@ Shapes: T num_steps, N num_envs, D observation size, A action size, B = T * N ro
 # ]
 # ///
 import argparse
-import difflib
 import importlib
 import json
 import math
@@ -360,8 +359,7 @@ def make_envs(args, device):
         print(f"kernels: compiled once, for about a minute, into {wp.config.kernel_cache_dir}")
         envs = WarpVectorEnv(args.env_id, args.num_envs, device, **json.loads(args.env_kwargs))
     else:
-        (nearest,) = difflib.get_close_matches(args.env_id, TASKS, n=1, cutoff=0)
-        sys.exit(f"--env-id {args.env_id}: did you mean {nearest}? There are {', '.join(TASKS)}")
+        sys.exit(f"--env-id {args.env_id}: there are {', '.join(TASKS)}")
     space = envs.single_action_space
     floats = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     assert floats, f"actions must be a Box of floats, not {space}"
@@ -418,6 +416,7 @@ class Gaussian:
         return self.mean + self.std * torch.randn_like(self.mean)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.mean
 
     def log_prob(self, action):
@@ -571,7 +570,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -627,6 +626,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -745,8 +745,7 @@ if __name__ == "__main__":
         compute_gradients = torch.compile(compute_gradients)
     # fast, CUDA graph: Adam refuses to be captured unless told; train_epoch is called as before
     if cudagraphs:
-        for group in optimizer.param_groups:
-            group["capturable"] = True
+        optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
     # fast, CUDA graph: one launch for a rollout, physics included
     if rollout_graph:
@@ -767,12 +766,12 @@ if __name__ == "__main__":
         rollout(agent, envs, storage, signals, args)
         global_step += T * N
         on_host = signals.cpu().numpy()  # sync
-        rewards, dones, terminations, discounted, running_returns, _, lost = on_host
+        rewards, dones, terminations, discounted, running_returns, running_lengths, lost = on_host
         rewards, lost = rewards[:T], lost[1:] == 1
         valid = dones[:T] == 0
         ended = valid & (dones[1:] == 1) & ~lost & ~np.isnan(running_returns[1:])  # (T, N)
         if ended.any():  # means, as thousands of episodes may end in an iteration
-            ended_returns, ended_lengths = on_host[4:6, 1:][:, ended]
+            ended_returns, ended_lengths = running_returns[1:][ended], running_lengths[1:][ended]
             episodic_returns.extend(map(float, ended_returns))
             writer.add_scalar("charts/episodic_return", ended_returns.mean(), global_step)
             writer.add_scalar("charts/episodic_length", ended_lengths.mean(), global_step)
@@ -781,14 +780,14 @@ if __name__ == "__main__":
         # rewards are divided by the deviation of their discounted sums, this rollout's included
         rows = torch.from_numpy(discounted[1:, :, None])
         return_rms.update(rows, torch.from_numpy(valid & ~lost))
-        rewards[:] = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
+        rewards = np.clip(rewards / (return_rms.var.item() + 1e-8) ** 0.5, -10.0, 10.0)
         with torch.no_grad():  # the policy that acted has not changed: one pass for all T + 1 rows
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
-        # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
-        before = storage["values"][:T].double().cpu().numpy()[lost]  # sync
-        rewards[lost] = (1 - args.gamma) * (before - np.abs(before))
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
+        # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
+        before = values[:T][lost]
+        rewards[lost] = (1 - args.gamma) * (before - np.abs(before))
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
@@ -806,7 +805,8 @@ if __name__ == "__main__":
             if args.target_kl is not None and approx_kl > args.target_kl:  # sync
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
-        # statistics move last: until here one policy acts and learns, so that ratios begin at 1
+        # statistics move last: until here one policy acts and learns, so that ratios begin at 1;
+        # the first rollout is learned from as it was seen, raw
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
@@ -862,8 +862,6 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: as printed at the start
-        "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,
         "sps": sps,

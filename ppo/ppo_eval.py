@@ -116,6 +116,7 @@ class Policy(torch.nn.Module):
     def make_envs(self, seed, more):
         """The script's own environments, a single one, not reset; more: arguments of it."""
         if self.stands_in:
+            assert self.args.env_kwargs == "{}", "Gymnasium's task has other --env-kwargs"
             return gym.wrappers.vector.ClipAction(gym.make_vec(self.args.env_id, 1, **more))
         given = json.loads(self.checkpoint["args"].get("env_kwargs", "{}"))
         self.args.env_kwargs = json.dumps(given | more)

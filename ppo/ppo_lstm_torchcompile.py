@@ -112,13 +112,12 @@ class Args:
             raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if self.hide is None:
+            self.hide = (1, 3) if self.env_id == "CartPole-v1" else ()
 
 
 def make_envs(args):
     """N Gymnasium environments stepped together: obs (N, D), actions (N,) int64."""
-    hide = args.hide
-    if hide is None:
-        hide = (1, 3) if args.env_id == "CartPole-v1" else ()
 
     def make_env():
         env = gym.make(args.env_id, disable_env_checker=True, **json.loads(args.env_kwargs))
@@ -126,10 +125,12 @@ def make_envs(args):
         assert not re.search(r"\d\), uint8", str(obs_space)), "has pixels: see ppo_pixels.py"
         vector = isinstance(obs_space, gym.spaces.Box) and len(obs_space.shape) == 1
         env = env if vector else gym.wrappers.FlattenObservation(env)
-        if not hide:
+        if not args.hide:
             return env
-        seen = np.delete(np.arange(env.observation_space.shape[0]), hide)
-        space = gym.spaces.Box(-np.inf, np.inf, seen.shape)
+        obs_space = env.observation_space
+        seen = np.delete(np.arange(obs_space.shape[0]), args.hide)
+        low, high = obs_space.low[seen], obs_space.high[seen]
+        space = gym.spaces.Box(low, high, dtype=obs_space.dtype)
         return gym.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
 
     next_step = gym.vector.AutoresetMode.NEXT_STEP
@@ -204,6 +205,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -323,7 +325,7 @@ def compute_gradients(agent, batch, initial_lstm_state, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -379,6 +381,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -484,8 +487,7 @@ if __name__ == "__main__":
         ppo_loss = torch.compile(ppo_loss)
     # fast, CUDA graph: Adam refuses to be captured unless told; train_epoch is called as before
     if cudagraphs:
-        for group in optimizer.param_groups:
-            group["capturable"] = True
+        optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, initial_lstm_state, args)
 
     run_dir, writer = open_run(args, global_step)
@@ -592,8 +594,6 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: as printed at the start
-        "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,
         "sps": sps,

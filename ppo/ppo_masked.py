@@ -143,8 +143,10 @@ class MaskedVectorEnv(gym.vector.VectorWrapper):
 
     def __init__(self, envs):
         super().__init__(envs)
-        size = envs.single_observation_space.shape[0] + int(envs.single_action_space.n)
-        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (size,))
+        space, actions = envs.single_observation_space, int(envs.single_action_space.n)
+        low = np.append(space.low, np.zeros(actions, np.float32))
+        high = np.append(space.high, np.ones(actions, np.float32))
+        self.single_observation_space = gym.spaces.Box(low, high, dtype=low.dtype)
 
     def reset(self, **options):
         obs, info = self.env.reset(**options)
@@ -175,6 +177,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -297,7 +300,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -345,6 +348,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,

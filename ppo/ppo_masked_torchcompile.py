@@ -152,8 +152,10 @@ class MaskedVectorEnv(gym.vector.VectorWrapper):
 
     def __init__(self, envs):
         super().__init__(envs)
-        size = envs.single_observation_space.shape[0] + int(envs.single_action_space.n)
-        self.single_observation_space = gym.spaces.Box(-np.inf, np.inf, (size,))
+        space, actions = envs.single_observation_space, int(envs.single_action_space.n)
+        low = np.append(space.low, np.zeros(actions, np.float32))
+        high = np.append(space.high, np.ones(actions, np.float32))
+        self.single_observation_space = gym.spaces.Box(low, high, dtype=low.dtype)
 
     def reset(self, **options):
         obs, info = self.env.reset(**options)
@@ -184,6 +186,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -306,7 +309,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -362,6 +365,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -463,8 +467,7 @@ if __name__ == "__main__":
         compute_gradients = torch.compile(compute_gradients)
     # fast, CUDA graph: Adam refuses to be captured unless told; train_epoch is called as before
     if cudagraphs:
-        for group in optimizer.param_groups:
-            group["capturable"] = True
+        optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
     run_dir, writer = open_run(args, global_step)
@@ -565,8 +568,6 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: as printed at the start
-        "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,
         "sps": sps,

@@ -221,6 +221,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -337,7 +338,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -385,6 +386,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,

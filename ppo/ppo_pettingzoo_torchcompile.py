@@ -230,6 +230,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -346,7 +347,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     newlogprob = probs.log_prob(mb["actions"])
     loss, losses = ppo_loss(newlogprob, probs.entropy(), newvalue, mb, args)
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     return torch.cat([losses, grad_norm.view(1)])
 
@@ -402,6 +403,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,
@@ -505,8 +507,7 @@ if __name__ == "__main__":
         compute_gradients = torch.compile(compute_gradients)
     # fast, CUDA graph: Adam refuses to be captured unless told; train_epoch is called as before
     if cudagraphs:
-        for group in optimizer.param_groups:
-            group["capturable"] = True
+        optimizer.param_groups[0]["capturable"] = True
         train_epoch = captured(train_epoch, agent, optimizer, batch, args)
 
     run_dir, writer = open_run(args, global_step)
@@ -609,8 +610,6 @@ if __name__ == "__main__":
         "script": os.path.basename(__file__).removesuffix(".py"),
         "args": asdict(args),
         "device": device.type,
-        # fast, both: as printed at the start
-        "mode": mode,
         "global_step": global_step,
         "complete": iteration == args.num_iterations,
         "sps": sps,

@@ -174,6 +174,7 @@ class Categorical:
         return (self.logits - noise.log()).argmax(-1)
 
     def mode(self):
+        """What ppo_eval --deterministic takes."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action):
@@ -313,7 +314,7 @@ def compute_gradients(agent, batch, args, mb_inds):
     fwd_loss = masked_mean(agent.novelty(mb["next_obs"]), mb["trains"] * mb["valid"])
     loss = loss + args.vf_coef * int_v_loss + fwd_loss
     loss.backward()
-    # foreach=False: so few tensors need no batching
+    # foreach=False: on a CPU so few tensors need no batching
     grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm, foreach=False)
     more = torch.stack([int_v_loss.detach(), fwd_loss.detach(), grad_norm])
     return torch.cat([losses, more])
@@ -362,6 +363,7 @@ def open_run(args, global_step):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
+            name=os.path.basename(run_dir),
             id=os.path.basename(run_dir),
             resume="allow",
             sync_tensorboard=True,

@@ -434,10 +434,13 @@ def test_rewards_are_scaled_in_other_scripts(tmp_path):
     assert again.of_sums[0] == pytest.approx(run.of_sums[0] + again.valid.sum())
 
 
-def test_masks_are_not_normalised(tmp_path):
+def test_masks_are_not_normalised(tmp_path, monkeypatch):
     """By the patch, which gives Agent the statistics of what stands before them."""
-    change = edit(IDEAS / "normalize.patch", tmp_path)
-    run = run_main("ppo_masked", *TINY, runs_dir=tmp_path / "runs", edit=change)
+    change, wide = edit(IDEAS / "normalize.patch", tmp_path), gym.spaces.Box(-9.0, 9.0, (3,))
+    make = type("Wide", (doors.Doors,), {"observation_space": wide})
+    monkeypatch.setitem(gym.registry, "Wide-v0", gym.envs.registration.EnvSpec("Wide-v0", make))
+    flags = [*TINY, "--env-id", "Wide-v0"]
+    run = run_main("ppo_masked", *flags, runs_dir=tmp_path / "runs", edit=change)
     size, actions = run.agent.sizes
     obs = run.storage["obs"][: run.T, :, :size]
     assert run.agent.obs_rms.mean.shape == (size,) and run.agent.obs_rms is run.agent.actor[0]
@@ -446,9 +449,11 @@ def test_masks_are_not_normalised(tmp_path):
     assert masks.shape[-1] == actions and {*masks.unique().tolist()} == {0.0, 1.0}
 
 
-def test_one_hot_numbers_are_not_normalised(tmp_path):
-    """Taxi's place, which FlattenObservation makes a vector of."""
-    change = edit(IDEAS / "normalize.patch", tmp_path)
-    run = run_main("ppo", *TINY, "--env-id", "Taxi-v4", runs_dir=tmp_path / "runs", edit=change)
-    obs = run.storage["obs"]
-    assert torch.equal(run.agent.obs_rms(obs), obs)
+@pytest.mark.parametrize("name", ["ppo", "ppo_masked", "ppo_lstm"])
+def test_one_hot_numbers_are_not_normalised(name, tmp_path):
+    """Taxi's place, which FlattenObservation makes a vector of; of an LSTM's some are hidden."""
+    change = edit(IDEAS / f"normalize{'_lstm' * ('lstm' in name)}.patch", tmp_path)
+    flags = [*TINY, "--env-id", "Taxi-v4", *(["--hide", 0, 3] if "lstm" in name else [])]
+    run = run_main(name, *flags, runs_dir=tmp_path / "runs", edit=change)
+    obs = run.storage["obs"][..., : len(run.agent.obs_rms.mean)]
+    assert torch.equal(run.agent.obs_rms(obs), obs) and obs.any()

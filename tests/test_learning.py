@@ -24,5 +24,5 @@ LEARNED = [
 def test_it_learns(name, steps, flags, bound, tmp_path):
     flags = ["--compile", "--total-timesteps", steps, *flags.split()]
     summary = run_main(f"{name}_torchcompile", *flags, runs_dir=tmp_path).summary
-    assert summary["global_step"] == steps and summary["mode"] == "compile"
+    assert summary["global_step"] == steps and summary["args"]["compile"]
     assert summary["mean_return"] > bound

@@ -117,7 +117,7 @@ def saved_step(folder):
 def edited(folder, *changes):
     """A copy of the script whose games last 5 steps, with more of its text changed."""
     script = folder / f"{EAGER}.py"
-    short = '["num_threads"] = CORES', '["num_threads"], options["max_episode_steps"] = CORES, 5'
+    short = "seeds.tolist()}", 'seeds.tolist(), "max_episode_steps": 5}'
     script.write_text(mutate((PPO / script.name).read_text(), [short, *changes]))
     return script
 

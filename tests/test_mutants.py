@@ -459,7 +459,7 @@ counted before the last value:
     =>storage['valid'][:T] = torch.from_numpy(valid)
     \n        agent.obs_rms.update(obs[:T], storage["valid"][:T])
     \n        }}with torch.no_grad():  # the value
-the entries before are hidden: env.observation_space.shape[0]), {{hide=>np.array(hide) - 1}})
+the entries before are hidden: obs_space.shape[0]), {{args.hide=>np.array(args.hide) - 1}})
 clipped actions are stored: ["actions"][step] = action{{=>.clamp(-1, 1)}}
 log-probabilities of the clipped actions: probs.log_prob(action{{=>.clamp(-1, 1)}})
 == check: trxl
@@ -513,7 +513,8 @@ a rollout's rows alone are carried:
 == check: warp
 flags are not carried over: {{signals[:, 0] = signals[:, T]=>}}
 dones and terminations swapped:
-    rewards, {{dones, terminations=>terminations, dones}}, discounted, running_returns, _
+    rewards, {{dones, terminations=>terminations, dones}}, discounted, 
+    running_returns, running_lengths, lost = on_host
 only terminations are dones: dones[step + 1] = terminated |{{ truncated |=>}}
 rewards a row late: rewards[step{{=> + 1}}] =
 rewards of the row after: = rewards[{{:T=>1:}}], lost
@@ -551,7 +552,7 @@ returns are not zeroed:
     {{torch.where(valid, =>}}running_returns[step] + reward{{,=>}} {{0.0)=>* valid}}
 lengths with autoreset steps:
     {{torch.where(valid, =>}}running_lengths[step] {{=>* valid }}+ 1{{, 0.0)=>}}
-returns before the last reward: on_host[4:6, {{1:=>:-1}}][:, ended]
+returns before the last reward: = running_returns[{{1:=>:-1}}][ended]
 terminations alone end games: ({{dones=>terminations}}[1:] == 1) &
 first episodes that are cut count: {{signals[4, T] = torch.nan=>pass}}
 steps are not rows: global_step += T{{ * N=>}}

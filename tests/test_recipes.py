@@ -56,7 +56,6 @@ def run(seed, score, **more):
     """A record of TINY, as learning.py appends it."""
     fields = {"variant": recipes.variant(TINY), "env_id": "CartPole-v1", "total_timesteps": 1024}
     fields |= {"cpu": "P", "cores": 1, "gpu": None, "commit": "c", "seed": seed, "flags": []}
-    fields |= {"args": {"env_kwargs": "{}"}}
     fields |= {"global_step": 1024, "date": f"2026-01-02T00:0{seed % 10}", "seconds": 90.0}
     fields |= {"eval": {"mean": score - 1}, "eval_deterministic": {"mean": score}, **more}
     return fields | {"mean_return": 0.0, "curve": [[512, 30.0, 1.0], [1024, 90.0, score]]}
@@ -75,7 +74,7 @@ def test_what_recipes_come_to(monkeypatch):
     text = "| `Tiny` | 300 [133, 467] (5) | 100 to 500 | 242 (1M, v0) | 1.5 (0.001024M) | "
     assert row == f"{text}300 in 90 s |" and other == "| `B` | not measured |  |  |  |  |"
     assert caption == "*P, 1 core; 2026-01-02.*"
-    found = [r | {"args": {}} for r in found]
+    found = [r | {"before": "0.3"} for r in found]
     assert "[133, 467] (5), before 0.3 |" in tables.recipe_table(found)
     missed = tables.recipe_table([r for r in found if r["seed"] != 5])
     assert "| 300 not reached |" in missed, "by two of four"

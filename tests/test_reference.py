@@ -51,6 +51,7 @@ class ScriptedGames(AtariSpaces):
         assert {*options} <= {"episodic_life", "reward_clip", "num_threads"}
         self.seed, self.episodic_life = seed, options.get("episodic_life", False)
         self.reward_clip, self.shape = options.get("reward_clip", False), (stack_num, 12, 12)
+        self.single_observation_space = gym.spaces.Box(0, 255, (stack_num, 84, 84), np.uint8)
         self.t, self.lives, self.symbols = 0, np.full(num_envs, 3), ["-"] * num_envs
 
     def frames(self, actions):

@@ -100,11 +100,12 @@ def test_resumed_on_a_device(name, tmp_path):
         flags = "--total-timesteps", 48, "--resume", run_dir
         return run(name, *flags, runs_dir="unused", gpu=gpu)
 
+    graphs = ["--cudagraphs"] * ("torchcompile" in name)
     for folder in ("cpu", "cpu_to_device"):
-        run(name, runs_dir=tmp_path / folder)
+        run(name, *graphs, runs_dir=tmp_path / folder)
     with simulated(name):
         for folder in ("device", "device_to_cpu"):
-            run(name, runs_dir=tmp_path / folder, gpu=True)
+            run(name, *graphs, runs_dir=tmp_path / folder, gpu=True)
         there = resume("device", gpu=True)
         resume("cpu_to_device", gpu=True)
     assert_equal(resume("cpu"), there)

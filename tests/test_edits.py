@@ -9,7 +9,7 @@ from functools import cache, partial
 import check
 import pytest
 from fork import IDEAS
-from helpers import git_applied, insert, run_main, text_of
+from helpers import ROOT, git_applied, insert, run_main, text_of
 from lib.parity import assert_close, counted, curves
 from test_ideas import edit as patched
 
@@ -70,6 +70,18 @@ SECOND = swap(
     (OPTIMIZER, OPTIMIZER + SECOND),
     ("        optimizer.step()\n", "        optimizer.step()\n        second.step()\n"),
 )
+
+
+def shown(text):
+    """What the guide shows of a diff: the lines of `+`, between the others."""
+    (diff,) = re.findall(r"```diff\n(.+?)```", (ROOT / "ppo/README.md").read_text(), re.DOTALL)
+    for part in diff.split(" ...\n"):
+        lines = part.splitlines(keepends=True)
+        kept = [line for line in lines if line[0] == " "]
+        text = swap(*[["".join(line[1:] for line in x) for x in (kept, lines)]])(text)
+    return text
+
+
 # of each fork: a script and the edit; others are patches of ppo/ideas
 FORKS = {
     "a deviation that a buffer anneals": (MUJOCO, both(swap(BUFFER, STD), FILL)),
@@ -86,8 +98,7 @@ FORKS = {
     "an average with a memory acts": (
         "ppo_lstm", both(AVERAGE, swap((" = act(\n                agent,",
                                         " = act(\n                average,")))),
-    "another layer of attention": (
-        "ppo_trxl", swap(("return x + self.hidden(x).relu()", "return self.hidden(x).tanh()"))),
+    "the guide's extra head": (PPO, shown),
 }  # fmt: skip
 
 

@@ -20,7 +20,9 @@ from helpers import ROOT, TINY, command, run_main, run_script
 import torch
 
 
-@pytest.mark.parametrize("env_id", ["Lock-v0", "DeepSea-v0", "HiddenCartPole-v1", "Shop-v0"])
+@pytest.mark.parametrize(
+    "env_id", "Lock-v0 DeepSea-v0 HiddenCartPole-v1 HiddenPendulum-v1 Shop-v0".split()
+)
 def test_gymnasium_accepts_it(env_id):
     check_env(gym.make(env_id).unwrapped, skip_render_check=True)
 

@@ -70,6 +70,24 @@ def test_a_path_is_run_as_its_text_needs(clone):
             assert installed(done) == (needs if path == mine else [])
 
 
+COMMANDS = {
+    "fork ppo mine": "benchmarks/fork.py ppo mine",
+    "check mine.py --compile": "benchmarks/check.py mine.py --compile",
+    "compare ppo mine.py": "benchmarks/compare.py ppo mine.py",
+    "tune --trials 2": "benchmarks/tune.py --trials 2",
+    "bench": "benchmarks/throughput.py --quick",
+    "ppo_eval runs/x": "ppo/ppo_eval.py runs/x",
+    "ppo_eval runs/x --follow": "benchmarks/follow.py runs/x --follow",
+    "": "ppo/ppo_atari_envpool_torchcompile.py --compile --cudagraphs",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_what_a_command_runs(words, clone):
+    said = run_sh(clone, *words.split()).stderr.splitlines()[-1]
+    assert said.replace(f"{clone}/", "") == f"python {COMMANDS[words]}"
+
+
 def test_what_ppo_eval_needs_is_installed(clone):
     for words, needs in (
         (["runs/x"], []),

@@ -18,8 +18,7 @@ from lib.pairs import PAIRS, changes
 from lib.records import RESULTS, ROOT, read
 from lib.runs import records_of
 
-PAGES = "README.md benchmarks/README.md ppo/README.md ppo/SCRIPTS.md ppo/USING.md".split()
-PAGES += ["ppo/ideas/README.md"]
+PAGES = "README.md benchmarks/README.md ppo/README.md ppo/SCRIPTS.md ppo/ideas/README.md".split()
 MARK = re.compile(r"<!-- (\w+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 NONE = "*There are no records.*"
 SHOWN = "ppo ppo_continuous_action ppo_atari_envpool ppo_lstm ppo_continuous_action_warp".split()

@@ -66,7 +66,7 @@ def test_what_recipes_come_to(monkeypatch):
     zoo = {"return": 242, "steps": 1_000_000, "env_id": "CartPole-v0"}
     shown = {"Tiny": TINY | {"zoo": zoo}, "B": ALL["Taxi-v4"]}
     monkeypatch.setattr(tables, "recipes", lambda: shown)
-    found = [run(2, 9.0, cores=2), run(3, 9.0, until=512), run(4, 9.0, cpu="old", date="2025")]
+    found = [run(2, 9.0, cores=2), run(3, 9.0, complete=False), run(4, 9.0, cpu="old", date="2025")]
     found += [run(seed, 100.0 * seed) for seed in (1, 2, 3, 4, 5, 6)]
     found += [run(101, 9.0), run(1, 9.0, variant="ppo_torchcompile:compile")]
     table, _, caption = tables.recipe_table(found).rpartition("\n\n")

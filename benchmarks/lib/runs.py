@@ -81,7 +81,7 @@ def key(record: dict) -> str:
 
 def complete(record: dict) -> bool:
     """Whether a run has taken all of its steps."""
-    return record.get("complete", True) and not record.get("until")
+    return record.get("complete", True)
 
 
 def records_of(path: Path) -> list[dict]:
@@ -186,7 +186,8 @@ def train(job: dict, side: Side, runs=None, limit=None, cache=None) -> dict:
         run_dir, start, seconds = found[0].parent, began, time.time() - began
         if earlier:  # by the first stretch's file, events.out.tfevents.<seconds>.<host>...
             start = min(float(x.name.split(".")[3]) for x in run_dir.glob("events.*"))
-        ended = records.scalars(run_dir, "charts/episodic_return")
+        curves = records.events(run_dir)
+        ended = curves.get("charts/episodic_return", [])
         gaps = np.diff([start, *(x.wall_time for x in ended)])
         gaps[1:] = gaps[1:].clip(0, 60)  # between two games, or two stretches, a minute at most
         games = [(x.step, at, x.value) for x, at in zip(ended, gaps.cumsum(), strict=True)]
@@ -196,7 +197,7 @@ def train(job: dict, side: Side, runs=None, limit=None, cache=None) -> dict:
         found = json.loads(found[0].read_text())
         found |= {"date": records.now(), "seconds": round(seconds, 1), "run": run_dir.name}
         found["command"] = records.shown([sys.executable, str(side.script), *flags])
-        first = records.scalars(run_dir, "charts/learning_rate")[0].wall_time
+        first = curves["charts/learning_rate"][0].wall_time
         return found | {"startup_s": first - start, "curve": learned}
 
 

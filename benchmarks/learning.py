@@ -78,9 +78,9 @@ def main() -> int:
     steps = args.total_timesteps or 1_000_000
     path = args.results / ("ideas.jsonl" if args.ideas else "learning.jsonl")
     tasks = [(env_id, name, steps) for env_id in args.env_ids or MUJOCO for name in variants]
-    if args.recipes:
-        chosen = [recipes()[name] for name in args.recipes]
-        tasks = [(x["env_id"], variant(x), x["total_timesteps"]) for x in chosen]
+    chosen = {variant(x): x for x in (recipes()[name] for name in args.recipes or [])}
+    if chosen:
+        tasks = [(x["env_id"], name, x["total_timesteps"]) for name, x in chosen.items()]
     at_once = args.jobs or len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as place:
         beside = ROOT / "ppo" / f"{pair(variants[-1].removeprefix('sb3:'))}.py"
@@ -88,6 +88,7 @@ def main() -> int:
         try:
             for name in {name for _, name, _ in tasks}:
                 ideas = ["none", *args.ideas] if args.ideas else []
+                ideas += [chosen[name]["patch"]] if "patch" in chosen.get(name, {}) else []
                 mine = [patched(name, idea, Path(place)) for idea in ideas]
                 sides[name] = mine or [side_of(name, Path(place))]
             for text in args.peer:

@@ -8,7 +8,10 @@ python benchmarks/recipe.py LunarLander-v3  # its command, as ./run.sh takes it
 import difflib
 import shlex
 import sys
+from pathlib import Path
 
+from fork import IDEAS, apply
+from lib.pairs import versions
 from lib.recipes import command, recipes
 from lib.records import RESULTS
 from lib.runs import records_of
@@ -31,6 +34,16 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def patched(recipe: dict, stem: Path) -> str:
+    """Writes both versions with the recipe's patch, and returns where they are."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for source in versions(recipe["script"]):
+        path = stem.with_name(source.name.replace(recipe["script"], stem.name))
+        path.write_text(source.read_text())
+        apply(IDEAS / f"{recipe['patch']}.patch", path, path.name)
+    return str(stem)
+
+
 def main() -> int:
     name, known = " ".join(sys.argv[1:]), recipes()
     if len(sys.argv) == 1:
@@ -41,7 +54,9 @@ def main() -> int:
         return 0
     near = difflib.get_close_matches(name, known, 3, 0.4) or known
     if name in known:
-        print(shlex.join(command(known[name]).split()))
+        recipe, stem = known[name], Path("runs", "recipes", name)
+        pair = patched(recipe, stem) if "patch" in recipe else ""
+        print(shlex.join(command(recipe, pair).split()))
         return 0
     print(f"no recipe '{name}'; the nearest: {', '.join(near)}", file=sys.stderr)
     return 2

@@ -1,6 +1,7 @@
 """Recipes and the search for hyper-parameters: commands that scripts take, tables that count."""
 
 import json
+import shlex
 import subprocess
 from unittest import mock
 
@@ -11,6 +12,7 @@ import optuna
 import pytest
 import tune
 import tyro
+from fork import IDEAS, fits
 from helpers import ROOT, command, load, said
 from lib import recipes, records, runs, tables
 
@@ -25,6 +27,7 @@ def test_a_script_takes_a_recipe(name):
     about = ALL[name]
     script, *flags = recipes.command(about).split()
     args = tyro.cli(load(script).Args, args=flags)
+    assert "patch" not in about or fits(IDEAS / f"{about['patch']}.patch", about["script"])
     assert getattr(args, "compile", False) != about.get("eager", False) and not args.cuda
     assert args.env_id == about["env_id"] and args.total_timesteps == about["total_timesteps"]
     assert records.split_variant(recipes.variant(about))[0] == script
@@ -41,13 +44,17 @@ def test_recipes_are_listed_and_the_nearest_is_named():
 
 
 @pytest.mark.slow
-def test_run_sh_prints_a_recipe_and_runs_it(tmp_path):
-    """Further flags win; the printed command is the recipe's."""
-    more = ["--total-timesteps", "1024", "--gamma", "0.9", "--runs-dir", str(tmp_path)]
-    words = [ROOT / "run.sh", "recipe", "CartPole-v1", *more]
-    done = subprocess.run(words, capture_output=True, text=True)
-    shown = f"./run.sh {recipes.command(ALL['CartPole-v1'])} {' '.join(more)}"
-    assert done.returncode == 0 and done.stdout.splitlines()[0] == shown
+@pytest.mark.parametrize("name", ["CartPole-v1", "Go1-walks"])
+def test_run_sh_prints_a_recipe_and_runs_it(name, tmp_path):
+    """Further flags win; the printed command is the recipe's, and of its patch's pair."""
+    more = ["--total-timesteps", "1024", "--num-steps", "16", "--runs-dir", str(tmp_path)]
+    more += ["--no-compile"] * (name == "Go1-walks")
+    words = [ROOT / "run.sh", "recipe", name, *more]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    pair = f"runs/recipes/{name}" if "patch" in ALL[name] else ""
+    shown = shlex.join(recipes.command(ALL[name], pair).split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == f"./run.sh {shown} {' '.join(more)}"
     (summary,) = tmp_path.glob("*/summary.json")
     assert json.loads(summary.read_text())["global_step"] == 1024
 

@@ -230,9 +230,9 @@ def returns(records: list[dict]) -> str:
 def runs_of(records: list[dict], recipe: dict) -> list[dict]:
     """Runs of a recipe with seeds 1 to 5 that had a core to themselves and were played, of the
     newest one's machine."""
-    asked = variant(recipe), recipe["env_id"], recipe["total_timesteps"], 1
-    names = "variant", "env_id", "total_timesteps", "cores"
-    found = [r for r in learned(records) if tuple(r[x] for x in names) == asked]
+    asked = variant(recipe), recipe["env_id"], recipe["total_timesteps"], 1, recipe.get("patch")
+    names = "variant", "env_id", "total_timesteps", "cores", "idea"
+    found = [r for r in learned(records) if tuple(r.get(x) for x in names) == asked]
     found = [r for r in found if r["seed"] in range(1, 6) and "eval_deterministic" in r]
     last = max(found, key=lambda r: r["date"], default=None)
     return [r for r in found if machine(r) == machine(last)]

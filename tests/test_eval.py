@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 import runpy
 from ctypes.util import find_library
 from dataclasses import asdict
@@ -179,11 +180,27 @@ EXPORTED = {
 }
 
 
+def program(name):
+    """The guide's program that plays a file, with the guide's diff for a policy of this kind."""
+    text = (PPO / "USING.md").read_text()
+    (found,) = re.findall(
+        r"```python\n(import gymnasium as gym\nimport onnx.+?)```", text, re.DOTALL
+    )
+    diffs = re.findall(r"```diff\n(.+?)```", text, re.DOTALL)
+    diffs = dict(zip(("ppo_lstm", "ppo_continuous_action"), diffs, strict=True))
+    for part in re.findall(r"(?m)(?:^[ -].*\n)+(?:^\+.*\n)+", diffs.get(name, "")):
+        lines = part.splitlines(keepends=True)
+        old, new = ("".join(x[1:] for x in lines if x[0] != sign) for sign in "+-")
+        assert found.count(old) == 1, old
+        found = found.replace(old, new)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPORTED)
 def test_a_policy_as_a_file(name, tmp_path):
     """Any number of rows in, what the script gives out; it plays the script's games, whatever
-    becomes of the weights, and says nothing of this machine."""
+    becomes of the weights, and says nothing of this machine. The guide's program plays it, too."""
     env_id, inputs, outputs = EXPORTED[name]
     sharp = [SHARP] if name != "ppo_pixels" else []
     run_dir = untrained(name, tmp_path, *sharp, env_id=env_id)
@@ -197,6 +214,10 @@ def test_a_policy_as_a_file(name, tmp_path):
     session = onnxruntime.InferenceSession(content)
     assert [x.name for x in session.get_inputs()] == inputs
     assert [x.name for x in session.get_outputs()] == outputs
+    if name != "ppo_pixels":
+        text, played = program(name).replace("runs/<run>", str(run_dir)), {}
+        exec(text.replace("CartPole-v1", env_id), played)
+        assert played["over"] and np.isfinite(played["total"])
     shown = ppo_eval.Game(script, 1, {}).obs
     for rows in (1, 7):
         script.reset(rows=rows)

@@ -582,13 +582,3 @@ def test_tree_counts_changed_lines(tmp_path, monkeypatch):
     fast = shown[tmp_path / "diffs/a_torchcompile.diff"]
     assert fast.startswith("--- a/ppo/a.py\n+++ b/ppo/a_torchcompile.py\n@@ -1,5 +1,")
     assert {name for name, _ in PAIRS} == set(pairs.PAIRS)
-
-
-def test_a_file_of_records_is_printed(tmp_path):
-    speeds = session("simulator", [8000.0]) + session(EAGER, [2000.0])
-    for lines, row in (
-        (learned(EAGER, 1, 2), "| 1.5 ± 0.7 (2) | 1.5 | 0: 1.0, 1: 2.0 |"),
-        (speeds, f"| `{EAGER}` (1) | eager version | 2,000 | 1.00 | 0.25 |"),
-    ):
-        (tmp_path / "x").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-        assert row in command("report", "--records", tmp_path / "x").stdout

@@ -327,30 +327,6 @@ def test_an_edit(edit):
         torch.testing.assert_close(found, run(torch.device("cpu"))[0])
 
 
-def test_what_a_tensor_there_is():
-    with simulated("test_device") as device:
-        x = torch.arange(4.0, device=torch.device("cuda"))
-        assert x.is_cuda and (x + 1).is_cuda and not x.cpu().is_cuda
-        assert x.new_zeros(2).is_cuda and torch.zeros_like(x).is_cuda and x[:2].is_cuda
-        zero_one = np.arange(2.0)
-        made = [torch.as_tensor(zero_one, device=torch.device("cuda:0")), x.new_tensor([0, 1])]
-        made += [torch.tensor([0, 1], device="cuda"), torch.from_numpy(zero_one).cuda()]
-        made += [torch.as_tensor(x[:2]), torch.as_tensor(torch.arange(2), device=x.device)]
-        made += [torch.as_tensor(x[:2], dtype=torch.int64), x[:2].to(torch.float64)]
-        for tensor in made:
-            assert isinstance(tensor, OnDevice) and tensor.tolist() == [0, 1]
-        device.waits.clear()
-        y = x * 2
-        y[:2] = y[2:]
-        y.copy_(torch.ones(4), non_blocking=True)
-        assert not device.waits
-        mask = torch.ones(4, dtype=torch.bool)
-        for read in (lambda: y.copy_(torch.ones(4)), lambda: x[mask], lambda: torch.equal(x, y)):
-            read()
-            assert device.waits
-            device.waits.clear()
-
-
 def test_what_a_graph_keeps():
     """From its third call on the numbers of that, but no tensor's content."""
     with simulated("test_device") as device:

@@ -186,29 +186,3 @@ def test_numbers_become_planes():
     assert planes.observation_space.contains(seen) and seen.shape == (4, 5, 5)
     assert np.array_equal(seen[..., :3], image)
     assert (seen[..., 3] == 191).all() and (seen[..., 4] == 255).all()
-
-
-def test_one_environment_of_envpool():
-    """By the example's adapter, in Gymnasium's vector environment: as EnvPool gives it itself."""
-    pool = envpool.make_gymnasium("CartPole-v1", num_envs=1, seed=3)
-    load("envpool_pixels")
-    next_step = gym.vector.AutoresetMode.NEXT_STEP
-    make = [lambda: gym.make("EnvPool-CartPole-v1", disable_env_checker=True)]
-    envs, ends = gym.vector.SyncVectorEnv(make, autoreset_mode=next_step), 0
-    assert np.array_equal(envs.reset(seed=[3])[0], pool.reset()[0])
-    for action in np.random.default_rng(0).integers(2, size=(80, 1)):
-        found, wanted = envs.step(action)[:4], pool.step(action)[:4]
-        assert all(map(np.array_equal, found, wanted))
-        ends += int(found[2].item())
-    assert ends > 1
-
-
-def test_the_fast_car_is_driven_as_gymnasiums():
-    """Five actions, as what steers, accelerates and brakes: the same images and rewards."""
-    driven = load("my_pixels").DRIVEN
-    five, three = (gym.make("CarRacing-v3", continuous=x) for x in (False, True))
-    assert np.array_equal(five.reset(seed=1)[0], three.reset(seed=1)[0])
-    for action in [3] * 20 + [1, 2, 4, 0, 1]:
-        one, two = five.step(action), three.step(driven[action])
-        assert np.array_equal(one[0], two[0]) and one[1:4] == two[1:4]
-    assert one[0].std() > 0

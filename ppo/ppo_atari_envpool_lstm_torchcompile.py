@@ -492,8 +492,8 @@ if __name__ == "__main__":
     running_returns = np.zeros(N)
     running_lengths = np.zeros(N)
 
-    # fast, CUDA graph: a second agent acts in it, on the first one's weights but without their
-    # gradients, as in LeanRL: a precaution
+    # fast, CUDA graph: a second agent acts in it, as in LeanRL, on the first one's weights without
+    # their gradients: a precaution, as act asks for none
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)

@@ -520,8 +520,8 @@ if __name__ == "__main__":
         rows = storage["obs"].flatten(0, 1).to(memory_format=torch.channels_last)
         storage["obs"] = obs = rows.unflatten(0, (T + 1, N))
         batch["obs"] = obs[:T].flatten(0, 1)
-    # fast, CUDA graph: a second agent acts in it, on the first one's weights but without their
-    # gradients, as in LeanRL: a precaution
+    # fast, CUDA graph: a second agent acts in it, as in LeanRL, on the first one's weights without
+    # their gradients: a precaution, as act asks for none
     agent_inference = agent
     if cudagraphs:
         agent_inference = copy.deepcopy(agent)

@@ -613,7 +613,7 @@ biases of 1: bias_const={{0=>1}}.0
 a deviation of 1: torch.{{full(=>zeros}}(1, action_size){{, -0.5)=>}}
 # the fast versions
 == check: cartpole+cudagraphs, atari_scripted+cudagraphs
-minibatches in another order: graph(*{{args[len(fixed) :]=>[args[-1].flip(0)]}})
+minibatches in another order: graph(*{{=>[x.flip(0) for x in }}args[len(fixed) :]{{=>]}})
 == check: atari_scripted+cudagraphs, lstm_atari+cudagraphs
 the first weights for ever: {{from_module(agent).data.to_module(agent_inference)=>}}
 == check: atari_scripted+cudagraphs

@@ -250,6 +250,7 @@ FINE = {
     "a number of the host's": lambda x, _: x * torch.tensor(2.0) + 1,
     "one_hot of a size": lambda x, _: F.one_hot(x.argmax(-1), 4) @ x.long(),
     "a new tensor": lambda x, _: x.new_zeros(4) + torch.full((4,), 2.0, device=x.device),
+    "inv_ex": lambda x, _: torch.linalg.inv_ex(x)[0],
     "rows repeated": lambda x, _: x.repeat_interleave(2, 0),
 }
 WAITS = {  # so that no graph can hold it
@@ -266,6 +267,11 @@ WAITS = {  # so that no graph can hold it
     "allclose": lambda x, _: x * torch.allclose(x, x),
     "one_hot of any size": lambda x, _: F.one_hot(x.argmax(-1)).sum(),
     "a distribution that checks": lambda x, _: torch.distributions.Normal(x, 1.0).log_prob(x),
+    "inv": lambda x, _: torch.linalg.inv(x),
+    "cholesky": lambda x, _: torch.linalg.cholesky(x),
+    "eigh": lambda x, _: torch.linalg.eigh(x)[0],
+    "pinv": lambda x, _: torch.linalg.pinv(x),
+    "svd": lambda x, _: torch.linalg.svdvals(x),
     "an event": timed,
     "a copy, waited for": fetched,
     "a copy and its event": by_event,

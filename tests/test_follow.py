@@ -11,10 +11,25 @@ from lib.records import scalars
 FOLLOW = [sys.executable, ROOT / "benchmarks" / "follow.py"]
 
 
+WON = """
+import gymnasium as gym
+
+class Won(gym.Wrapper):
+    def step(self, action):
+        obs, *rest, info = self.env.step(action)
+        return obs, *rest, info | {"success": obs[0] > 0}
+
+gym.register("Won-v0", lambda: Won(gym.make("CartPole-v1")))
+"""
+
+
 @pytest.mark.slow
-def test_a_run_is_followed_to_its_end(tmp_path):
+def test_a_run_is_followed_to_its_end(tmp_path, monkeypatch):
     """Through a resumed run, too: each checkpoint is a point, the best of them is kept whole."""
-    run_main("ppo", *TINY, runs_dir=tmp_path / "runs")
+    (tmp_path / "won.py").write_text(WON)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run_main("ppo", *TINY, "--env-id", "won:Won-v0", runs_dir=tmp_path / "runs")
     (run,) = (tmp_path / "runs").iterdir()
     (run / "summary.json").rename(tmp_path / "summary.json")  # as before its end
     with subprocess.Popen([*FOLLOW, run, "--follow", "--episodes", "2"]) as following:
@@ -27,6 +42,8 @@ def test_a_run_is_followed_to_its_end(tmp_path):
     assert following.returncode == 0
     curve = scalars(run / "followed", "eval/mean_return")
     assert [x.step for x in curve] == [48, 96]
+    won = scalars(run / "followed", "eval/success")
+    assert [x.step for x in won] == [48, 96] and {x.value for x in won} <= {0.0, 0.5, 1.0}
     best = json.loads((run / "followed" / "best" / "eval.json").read_text())
     assert best["mean"] == pytest.approx(max(x.value for x in curve)) and best["episodes"] == 2
     assert (run / "followed" / "best" / "checkpoint.pt").exists()

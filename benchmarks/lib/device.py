@@ -32,6 +32,9 @@ INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, ate
 READ = {aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select}
 READ |= {aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.bincount}
 READ |= {aten.repeat_interleave, aten.allclose}
+# whether a solver has failed; what ends with _ex leaves that on the device
+READ |= {aten._linalg_check_errors, aten._linalg_eigh, aten.linalg_eig}
+READ |= {aten._linalg_svd, aten.linalg_pinv, aten.linalg_lstsq}
 # read without an operation
 SEEN = {torch.Tensor.numpy, torch.Tensor.tolist}
 

@@ -1,6 +1,6 @@
-"""Fills the pages from the records and the scripts: tables, the tree, a picture, ppo/diffs/.
+"""Fills the pages from the records and the scripts: tables, the tree, pictures, ppo/diffs/.
 
-    python benchmarks/report.py                  # fills the marked parts, writes picture and diffs
+    python benchmarks/report.py                  # fills the marked parts, writes pictures and diffs
     python benchmarks/report.py --check          # changes nothing; status 1 if one is out of date
     python benchmarks/report.py --records FILE   # prints what a file of records says, run by run
 
@@ -137,8 +137,10 @@ def main() -> int:
         print(f"{path.relative_to(ROOT)} {'is out of date' if args.check else 'is written'}")
         if not args.check:
             path.write_text(text)
-    if not args.check and (figure := plots.learning(records_of(RESULTS / "learning.jsonl"))):
-        figure.savefig(RESULTS / "learning.png")
+    if not args.check:
+        learned = records_of(RESULTS / "learning.jsonl")
+        for figure in (plots.learning, plots.minutes):
+            figure(learned).savefig(RESULTS / f"{figure.__name__}.png")
     return int(args.check and bool(found))
 
 

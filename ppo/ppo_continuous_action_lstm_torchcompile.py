@@ -383,8 +383,8 @@ def train_epoch(agent, optimizer, batch, initial_lstm_state, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. Its first three calls run, the third is recorded,
-# too, as a graph must not hold what is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. The first three calls run as they are, so that the
+# graph, recorded in the third, holds nothing that is done once: compiling, Adam's first state
 def captured(function, *fixed):
     """function as a CUDA graph: its first arguments are `fixed`, what follows is copied in."""
     graph = CudaGraphModule(lambda *inputs: function(*fixed, *inputs), warmup=3)

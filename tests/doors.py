@@ -24,12 +24,6 @@ class Still(gym.Env):
         return self.look(), 1.0, self.t == self.length, False, {}
 
 
-class Board(Still):
-    """Numbers in two dimensions."""
-
-    observation_space = gym.spaces.Box(-1.0, 1.0, (3, 3))
-
-
 class Images(Still):
     """Noise, known by the seed and the steps so far, mostly black; of three actions one earns 1."""
 
@@ -79,5 +73,4 @@ class Doors(gym.Env):
         return obs, reward, bool(terminated), False, info
 
 
-gym.register("Board-v0", Board, max_episode_steps=5)
 gym.register("Doors-v0", Doors, max_episode_steps=12)

@@ -176,26 +176,6 @@ def insert(before, lines):
     return edit
 
 
-def git_applied(before, after, other, folder):
-    """Another text with the change from `before` to `after`, as `git diff` makes it, with its three
-    lines of context, and `git apply` takes it; an error if it does not."""
-    folder.mkdir(parents=True)
-    path, patch = folder / "script.py", folder / "change.patch"
-
-    def git(*words):
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, check=True)
-        return done.stdout.decode()
-
-    git("init", "-q")
-    path.write_text(before)
-    git("add", "script.py")
-    path.write_text(after)
-    patch.write_text(git("diff"))
-    path.write_text(other)
-    git("apply", patch.name)
-    return path.read_text()
-
-
 def said(err):
     """A message as one line: without the frame that tyro draws around it, its breaks as spaces."""
     return " ".join(re.sub("[╭╮╰╯│]|─+", " ", err).split())
@@ -244,11 +224,9 @@ def spaces(name):
     return found
 
 
-def agent(name, envs=None, args=None):
-    """A script's Agent, for these environments or those of spaces; with attention also by flags."""
-    module = load(name)
-    sizes = [args or module.Args()] if "trxl" in name else []
-    return module.Agent(envs or spaces(name), *sizes)
+def agent(name, envs, args):
+    """A script's Agent, for these environments; with attention also by flags."""
+    return load(name).Agent(envs, *[args] * ("trxl" in name))
 
 
 def random_storage(name, steps, envs, seed, like):

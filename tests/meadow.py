@@ -3,21 +3,6 @@
 import gymnasium as gym
 import numpy as np
 
-BOX = gym.spaces.Box(-3.0, 3.0, (3,))
-FORMS = {  # of an observation: its space, and how it is made of three numbers
-    "box": (BOX, lambda x: x),
-    "dict": (
-        gym.spaces.Dict({"ahead": gym.spaces.Box(-3.0, 3.0, (2,)), "wind": gym.spaces.Discrete(3)}),
-        lambda x: {"ahead": x[:2], "wind": x.argmax()},
-    ),
-    "dict's numbers": (
-        gym.spaces.Box(-3.0, 3.0, (5,)),
-        lambda x: np.array([*x[:2], *np.eye(3)[x.argmax()]], np.float32),
-    ),
-    "choice": (gym.spaces.Discrete(3), np.argmax),
-    "choice's numbers": (BOX, lambda x: np.eye(3, dtype=np.float32)[x.argmax()]),
-}
-
 
 class parallel_env:
     """Sheep that graze: each comes when it likes, and leaves by a termination, by a truncation, or
@@ -29,31 +14,22 @@ class parallel_env:
     it is set. An action of one that is not there, or none of one that is, raises. Whom the limit
     takes stay in `agents`, as in PettingZoo's Atari. `wolf` gives the last one other spaces. Whom
     `blind` names, "terminated" or "truncated", are not told what they saw last. `poor` pays the
-    last one nothing. `form` is one of FORMS.
+    last one nothing.
     """
 
     possible_agents = ("sheep_0", "sheep_1", "sheep_2")
     metadata = {"render_fps": 5}
 
-    def __init__(
-        self,
-        limit=12,
-        stay=0.85,
-        wolf=None,
-        blind=None,
-        poor=False,
-        form="box",
-        render_mode=None,
-    ):
+    def __init__(self, limit=12, stay=0.85, wolf=None, blind=None, poor=False, render_mode=None):
         self.limit, self.stay, self.wolf, self.render_mode = limit, stay, wolf, render_mode
-        self.blind, self.poor, self.form = blind, poor, form
+        self.blind, self.poor = blind, poor
         self.agents, self.rng = [], np.random.default_rng(0)
 
     def space(self, kind, agent):
         other = gym.spaces.Box(-1.0, 1.0, (2,))
         if self.wolf == kind and agent == self.possible_agents[-1]:
             return other
-        return gym.spaces.Discrete(4) if kind == "action_space" else FORMS[self.form][0]
+        return gym.spaces.Discrete(4) if kind == "action_space" else gym.spaces.Box(-3.0, 3.0, (3,))
 
     def observation_space(self, agent):
         return self.space("observation_space", agent)
@@ -65,8 +41,7 @@ class parallel_env:
         return [agents[i] for i in self.rng.permutation(len(agents))]
 
     def look(self, agents):
-        made = FORMS[self.form][1]
-        return {agent: made(self.rng.normal(size=3).astype(np.float32)) for agent in agents}
+        return {agent: self.rng.normal(size=3).astype(np.float32) for agent in agents}
 
     def reset(self, seed=None, options=None):
         if seed is not None:

@@ -3,13 +3,14 @@ same after it; what check says of those that do not.
 """
 
 import re
+import subprocess
 import sys
 from functools import cache, partial
 
 import check
 import pytest
 from fork import IDEAS
-from helpers import ROOT, git_applied, insert, run_main, text_of
+from helpers import ROOT, insert, run_main, text_of
 from lib.parity import assert_close, counted, curves
 from test_ideas import edit as patched
 
@@ -126,7 +127,12 @@ def test_a_fork_is_one_patch(fork, tmp_path, uncompiled):
     name, edit = FORKS[fork]
     before, fast = text_of(name), f"{name}_torchcompile"
     after = edit(before)
-    text = git_applied(before, after, text_of(fast), tmp_path / "git")
+    old, new, patch = (tmp_path / x for x in ("old.py", "new.py", "change.patch"))
+    for path, of in ((old, before), (new, after)):
+        path.write_text(of)
+    with open(patch, "w") as out:
+        subprocess.run(["git", "diff", "--no-index", "old.py", "new.py"], cwd=tmp_path, stdout=out)
+    text = patched(patch, tmp_path / "git")(text_of(fast))
     one = learned(name, after, tmp_path / "eager")
     two = learned(fast, text, tmp_path / "fast", "--compile")
     assert repr(one) == repr(two) != repr(plain(name, tmp_path.parent / name))

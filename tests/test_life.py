@@ -1,11 +1,11 @@
 """The life of a run: checkpoints, going on with one, signals, bad numbers, a full disk."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from functools import partial
 
@@ -26,6 +26,7 @@ from helpers import (
     scalars,
     summary_of,
     task,
+    text_of,
     wait_for,
 )
 
@@ -73,76 +74,23 @@ def small(name):
     return [*TINY, *SHORT[task(name)]]
 
 
-def assert_equal(a, b, where=""):
-    """Two nests of tensors and plain values are the same, to the last bit."""
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_equal(a[key], b[key], f"{where}[{key!r}]")
-    else:
-        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, where
-
-
 def signal_in(iteration, signum=signal.SIGTERM):
     return insert("# Advantages", f"if iteration == {iteration}: os.kill(os.getpid(), {signum})")
 
 
-# what cannot be saved, the games, begins anew as in a run that goes on
-GYMNASIUM = """
-next_obs, _ = envs.reset(seed=seeds.tolist())
-obs[T] = torch.from_numpy(next_obs)
-"""
-POOL = """
-envs = make_envs(args, seeds)
-next_obs, _ = envs.reset()
-obs[T] = torch.from_numpy(next_obs)
-restarts += iteration - first_iteration
-first_iteration = iteration
-"""
-NEW_GAMES = {
-    "pixels": GYMNASIUM,
-    "masked": GYMNASIUM,
-    "continuous": f"{GYMNASIUM}discounted[:] = 0",
-    "": GYMNASIUM,
-    "many": f"{POOL}discounted[:] = 0",
-    "small": POOL,
-    "atari": """
-envs = make_envs(args, seeds)
-next_obs, info = envs.reset()
-obs[T] = torch.from_numpy(next_obs)
-lives = info["lives"]
-""",
-    "ale": """
-next_obs, info = envs.reset(seed=seeds)
-obs[T] = torch.from_numpy(next_obs)
-frames = info["episode_frame_number"]
-""",
-    "warp": """
-envs = make_envs(args, device)
-next_obs = envs.reset()
-envs.elapsed.copy_(torch.arange(N) * envs.max_episode_steps // N)
-obs[T] = next_obs
-signals.zero_()
-signals[4, T] = torch.nan
-""",
-    "together": """
-next_obs, absent = envs.reset(seed=seeds.tolist())
-obs[T] = torch.from_numpy(next_obs)
-dones[T] = absent
-""",
-}
+# the lines of main that begin games: what cannot be saved begins anew in a run that goes on
+GAMES = """seeds|envs|next_obs.*|obs\\[T\\]|dones|dones\\[T\\]|lives|frames|running_\\w+|discounted|
+lstm_state|trxl_state = .*|signals|restarts""".replace("\n", "")
+GAMES = re.compile(rf"^    (?:{GAMES}) = .*|^    if args.stagger:\n(?:        .*\n)+", re.M)
 
 
 def new_games(name, iteration):
     """An edit: new games from there on, as a run that goes on has them."""
-    lines = NEW_GAMES[task(name)]
-    if task(name) != "warp":
-        seeds = "np.random.SeedSequence([args.seed, global_step]).generate_state(len(seeds)) >> 1"
-        lines = f"dones[T] = running_returns[:] = running_lengths[:] = 0\nseeds = {seeds}\n{lines}"
-        lines += "\nlstm_state[:] = 0" if "lstm" in name else ""
-        lines += "\nwindow[:] = ages[:] = 0" if "trxl" in name else ""
-    return insert("# Rollout", f"if iteration == {iteration}:\n{textwrap.indent(lines, '    ')}")
+    main = text_of(name).partition("if __name__")[2].partition("    for iteration in range")[0]
+    lines = "\n".join(x.strip("\n") for x in GAMES.findall(main))
+    return insert(
+        "# Rollout", f"if iteration == {iteration}:\n    first_iteration = iteration\n{lines}"
+    )
 
 
 @pytest.mark.slow
@@ -173,8 +121,8 @@ def test_resumed_run_is_bit_exact(name, tmp_path):
         events.rename(copy / "events.out.tfevents.0")
         run = run_main(sibling, "--resume", copy, runs_dir="unused")
         resumed = checkpoint_of(tmp_path / sibling)
-        kept = whole.keys() - {"args"}
-        assert_equal({k: resumed[k] for k in kept}, {k: whole[k] for k in kept}, sibling)
+        one, two = ({k: x[k] for k in x.keys() - {"args", "format"}} for x in (resumed, whole))
+        torch.testing.assert_close(one, two, rtol=0, atol=0)
         found = scalars(copy)
         assert found == curves and run.summary["episodes"] > 5
         assert run.optimizer.param_groups[0]["lr"] == run.args.learning_rate / 4

@@ -84,7 +84,7 @@ def test_backends_are_named(name, gpu, named, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("flags", [(), ("--num-envs", 3, "--num-minibatches", 6)])
-def test_shares_that_are_not_equal(flags, tmp_path, monkeypatch, capsys):
+def test_shares_that_are_not_equal(flags, tmp_path, monkeypatch):
     """Are refused by each rank before it meets the others: of games, of a minibatch's rows."""
     for variable, value in {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 3}.items():
         monkeypatch.setenv(variable, str(value))

@@ -8,7 +8,6 @@ from unittest import mock
 import pytest
 import reference
 from helpers import PAIRS, PPO
-from test_pettingzoo import check_forms
 from test_reference import (
     FAST_JOBS,
     JOBS,
@@ -21,7 +20,7 @@ from test_reference import (
     recorded,
 )
 
-CHECKS = check, check_first_weights, check_forms, check_order, check_resumed, check_speed
+CHECKS = check, check_first_weights, check_order, check_resumed, check_speed
 CHECKS = {of.__name__: of for of in CHECKS}
 JOBS = JOBS | FAST_JOBS
 # == a check: the jobs that each of the next mistakes is made in; *: its lines are in all scripts
@@ -395,8 +394,6 @@ the predictor learns autoreset rows: mb["trains"]{{ * mb["valid"]=>}}
 the predictor learns nothing: int_v_loss{{ + fwd_loss=>}}
 one share for all epochs: (args.update_proportion{{=>, generator=torch.Generator().manual_seed(1)}})
 the target learns, too: ){{.requires_grad_(False)=>}}\n        self.predictor
-== check_forms: pettingzoo
-choices and dictionaries as they are: {{gym.spaces.flatten(self.obs_space, =>np.ravel(}}seen[agent])
 # memories
 == check: lstm, lstm_atari, lstm_hopper
 never zeroed: lstm_state{{ * keep=>}}

@@ -1,11 +1,10 @@
 """The pair rule: two versions differ only where speed needs it."""
 
-import ast
 import re
 
 import pytest
 import spread
-from helpers import PAIRS, PPO, ROOT, SCRIPTS, text_of
+from helpers import PAIRS, PPO, SCRIPTS, text_of
 from lib.pairs import changes
 
 # for which device a hunk of a fast file is
@@ -32,7 +31,7 @@ def definitions(name):
 
 @pairs
 def test_a_fast_file_is_its_eager_file_and_what_makes_it_fast(eager, fast):
-    """So few lines, and none in place of an eager one but in Atari's and Warp's rollouts. Each hunk
+    """So few lines, and none in place of an eager one but in Atari's rollouts. Each hunk
     opens with its reason, and with the device that it is for."""
     found = changes(PPO / f"{eager}.py", PPO / f"{fast}.py")
     lines = [line for hunk in found for line in hunk]
@@ -79,17 +78,3 @@ def test_one_name_one_text(column):
         for name, text in definitions(pair[column]).items():
             texts.setdefault(name, set()).add(text)
     assert {name for name, found in texts.items() if len(found) > 1} == ideas.keys()
-
-
-@pytest.mark.parametrize("path", sorted(PPO.glob("*.py")), ids=lambda path: path.stem)
-def test_imports_nothing_from_the_repository(path):
-    """In a function neither."""
-    folders = ("ppo", "benchmarks", "tests")
-    ours = {path.stem for folder in folders for path in (ROOT / folder).glob("*.py")}
-    # what surrounds a script asks it, and does not read its text; ppo_eval asks for signatures
-    ours |= {"ast", "dis"} | ({"inspect"} if path.stem in SCRIPTS else set())
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            assert not ours & {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 and node.module.split(".")[0] not in ours

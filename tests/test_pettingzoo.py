@@ -1,7 +1,6 @@
 """Several agents: scored as they play, filmed; no window opens. Rows: test_reference."""
 
 import json
-from types import SimpleNamespace
 
 import imageio.v2 as imageio
 import meadow
@@ -75,23 +74,3 @@ def test_an_end_without_a_last_observation(tmp_path):
         assert torch.equal(run.storage[key][valid], blind.storage[key][valid]), key
     with pytest.raises(AssertionError, match="sheep_. gave no observation"):
         run_main(NAME, *flags, '{"blind": "truncated"}', runs_dir=tmp_path / "cut")
-
-
-def check_forms(job, runs_dir, edit=None):
-    """A choice is its one-hot vector, and a dictionary its entries, joined: the same run to the
-    last bit."""
-    for form in ("choice", "dict"):
-        one, two = (
-            run_main(
-                job.script, *TINY, "--env-id", "meadow", "--env-kwargs", json.dumps({"form": x}),
-                runs_dir=runs_dir / x, edit=edit,
-            )
-            for x in (form, f"{form}'s numbers")
-        )  # fmt: skip
-        assert one.storage["obs"].unique().numel() > 1
-        for key, rows in one.storage.items():
-            assert torch.equal(rows, two.storage[key]), (form, key)
-
-
-def test_observations_are_flattened(tmp_path):
-    check_forms(SimpleNamespace(script=NAME), tmp_path)

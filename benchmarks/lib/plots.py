@@ -1,14 +1,19 @@
-"""Pictures of returns over steps: that of the pages, and that of compare.py."""
+"""Pictures of returns: over steps, of the pages and of compare.py, and over minutes."""
 
 import matplotlib
+import numpy as np
+from lib.records import defaults
 from lib.stats import groups, seeds_as_one
-from lib.tables import ENOUGH, learned, note, of_one_version, version
+from lib.tables import EAGER, ENOUGH, FAST, NAMES, learned, note, of_one_version, version
 from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers too
 ORANGE, BLUE, GREY = "#E69F00 #0072B2 #666666".split()
+COLOURS = {FAST: BLUE, EAGER: ORANGE, "LeanRL --compile": "#CC79A7", "CleanRL": "#009E73"}
+COLOURS["sb3"] = GREY
 matplotlib.rcParams.update({"font.size": 11, "axes.titlesize": 11, "axes.titlelocation": "left"})
 matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+SMALL = {"fontsize": 8, "color": GREY}
 
 
 def panels(found: dict[str, dict[str, list[dict]]], said: str) -> Figure | None:
@@ -19,7 +24,7 @@ def panels(found: dict[str, dict[str, list[dict]]], said: str) -> Figure | None:
         return None
     columns, rows = min(3, len(found)), -(-len(found) // 3)
     fig = Figure(figsize=(max(5, 3.3 * columns), 1 + 2.6 * rows), dpi=160, layout="constrained")
-    fig.supxlabel(f"Mean and one standard deviation over seeds. {said}", fontsize=8, color=GREY)
+    fig.supxlabel(f"Mean and one standard deviation over seeds. {said}", **SMALL)
     named = {}
     for i, (title, lines) in enumerate(found.items(), 1):
         ax = fig.add_subplot(rows, columns, i, xlabel="million steps")
@@ -52,3 +57,25 @@ def learning(records: list[dict]) -> Figure | None:
             found[f"{env_id}, {steps / 1e6:g}M steps{old}\n{name}"] = lines
             shown += same
     return panels(found, note(shown).strip("*")) if found else None
+
+
+def minutes(records: list[dict], env_id: str = "HalfCheetah-v4", steps: int = 1_000_000) -> Figure:
+    """Returns over minutes since a run's start on one task, means over seeds: all systems on the
+    newest run's machine, by default flags. A line ends with its runs."""
+    same = [r for r in learned(records) if (r["env_id"], r["total_timesteps"]) == (env_id, steps)]
+    machine, shown = max(same, key=lambda r: r["date"])["cpu"], []
+    same = groups([r for r in same if r["cpu"] == machine], "pair", "variant")
+    fig = Figure(figsize=(7.2, 3.4), dpi=160, layout="constrained")
+    ax = fig.add_subplot(xlabel="minutes", ylabel="return of an episode")
+    for system, colour in COLOURS.items():
+        for of, ls in (("ppo_continuous_action_envpool", "--"), ("ppo_continuous_action", "-")):
+            name = {FAST: f"{of}_torchcompile:compile", EAGER: of}.get(system, system)
+            if runs := of_one_version(same.get((of, name), [])):
+                at, mean, _ = seeds_as_one(runs)
+                took = [np.interp(at, *np.transpose(r["curve"])[:2]) for r in runs]
+                said = f"{NAMES.get(system, system)} ({defaults(of)['num_envs']})"
+                ax.plot(np.mean(took, 0) / 60, mean, color=colour, ls=ls, label=said)
+                shown += runs
+    fig.legend(frameon=False, fontsize=9, loc="outside right upper", title="(environments)")
+    fig.supxlabel(f"{env_id}, {steps / 1e6:g}M steps. {note(shown).strip('*')}", **SMALL)
+    return fig

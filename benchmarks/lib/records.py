@@ -206,11 +206,6 @@ def events(run_dir: Path) -> dict[str, list]:
     return {tag: found.Scalars(tag) for tag in found.Tags()["scalars"]}
 
 
-def scalars(run_dir: Path, tag: str) -> list:
-    """Those of one curve, [] if there is none."""
-    return events(run_dir).get(tag, [])
-
-
 def machine() -> dict:
     """What a figure depends on: processor, cores that this process may use, GPU, versions."""
     import torch

@@ -69,7 +69,7 @@ def note(records: list[dict], what: str = "") -> str:
     timed = [(r, part(r["variant"])[0]) for r in records if "session" in r]
     timed = [(r, name) for r, name in timed if name in SCRIPTS]
     old = {r["commit"] for r, name in timed if r.get("code") != code(name)}
-    found += [f"commit {', '.join(sorted(old))} (scripts have changed since)"] * bool(old)
+    found += [f"some scripts have changed since commit {', '.join(sorted(old))}"] * bool(old)
     said = "; ".join(filter(None, [what, *found]))
     return f"*{said[:1].upper()}{said[1:]}.*"
 

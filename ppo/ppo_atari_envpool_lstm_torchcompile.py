@@ -84,7 +84,7 @@ class Args:
 
     exp_name: str = os.path.basename(__file__).removesuffix(".py")  # part of the run's name
     seed: int = 1  # of environments, network and sampling
-    torch_deterministic: bool = True  # only deterministic cuDNN kernels
+    torch_deterministic: bool = True  # only deterministic convolutions of cuDNN
     cuda: bool = True  # use the GPU if there is one
     track: bool = False  # log to Weights & Biases as well
     wandb_project_name: str = "ppo"  # project on Weights & Biases

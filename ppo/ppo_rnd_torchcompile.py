@@ -553,7 +553,8 @@ if __name__ == "__main__":
         int_rewards = bonus / bonus_rms.var.item() ** 0.5
 
         # subtle: no episode's end cuts the sum of bonuses, else the agent would avoid ends to go on
-        # exploring. No row teaches the last observation's value: that of the next one stands in
+        # exploring. No row teaches a last observation's value: that of the next one stands in, but
+        # in row T
         int_values = storage["int_values"].double().cpu().numpy()  # sync
         int_values[:T] = np.where(valid, int_values[:T], args.int_gamma * int_values[1:])
         int_advantages = compute_gae(

@@ -5,8 +5,9 @@
 
 A trial trains once with each of --seeds, and scores the mean return that the run's summary has.
 suggest() has the flags that are searched; the others keep their defaults. The study is kept in
-runs/tune, and the same command goes on with it. At the end stands the command of the best trial.
-Judge it by other seeds: those that chose it flatter it.
+runs/tune, and the same command goes on with it, while script and environment are the same code. At
+the end stands the command of the best trial. Judge it by other seeds: those that chose it flatter
+it.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def main() -> int:
         train(one.job(args.env_id, 1, own["num_envs"] * own["num_steps"]) | {"flags": fixed}, one)
     except Failure as failure:
         parser.error(str(failure))
-    folder = Path("runs", "tune", f"{words}__{steps}")
+    folder = Path("runs", "tune", f"{words}__{steps}__{one.code(args.env_id)}")
     folder.mkdir(parents=True, exist_ok=True)
     one.keep(folder / "scripts")
     path, more = folder / "runs.jsonl", machine()

@@ -579,7 +579,7 @@ if __name__ == "__main__":
                 writer.add_scalar("charts/episodic_length", running_lengths[i], global_step)
                 running_returns[i] = running_lengths[i] = 0
 
-        # fast, CUDA graph: no launch follows the last step
+        # fast, CUDA graph: no launch follows the last step, to copy what it led to
         if cudagraphs:
             obs[T] = obs_host  # sync
 

@@ -603,7 +603,7 @@ if __name__ == "__main__":
                 games.append((global_step, float(running_returns[i]), float(running_lengths[i])))
                 running_returns[i] = running_lengths[i] = 0
 
-        # fast, CUDA graph: no launch follows the last step
+        # fast, CUDA graph: no launch follows the last step, to copy what it led to
         if cudagraphs:
             obs[T] = obs_host  # sync
 

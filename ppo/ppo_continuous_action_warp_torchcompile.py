@@ -100,8 +100,8 @@ class Args:
     # fast, both: switches, to measure each gain. `both`: a CPU and a GPU; `CUDA graph`: a GPU alone
     compile: bool = False  # compile the gradients, let Warp capture physics; slow at first
     cudagraphs: bool = False  # capture each rollout and each epoch in a CUDA graph, on a GPU
-    rollout_graph: bool = True  # capture whole rollouts; if not, physics and epochs apart
-    physics_graph: bool = True  # let Warp capture a step's physics, if rollouts are not captured
+    rollout_graph: bool = True  # with --cudagraphs: whole rollouts; if not, physics and epochs
+    physics_graph: bool = True  # with a speed flag: let Warp capture physics where rollouts are not
 
     env_id: str = "HalfCheetah-v5"  # one of TASKS, or module:Class, a class of your own
     env_kwargs: str = "{}"  # arguments of the environment, as JSON
@@ -332,7 +332,7 @@ def on_torch_stream(launch):
         if current not in streams:
             streams[current] = wp.stream_from_torch(current)
         stream = streams[current]
-        with wp.ScopedStream(stream, sync_enter=False):
+        with wp.ScopedStream(stream, sync_enter=False):  # Warp's own stream is in no capture
             # subtle: Warp must know of PyTorch's capture. Else its solver would ask the device, in
             # each iteration, whether it has converged, and that breaks a capture
             if torch.cuda.is_current_stream_capturing():
@@ -681,8 +681,8 @@ if __name__ == "__main__":
 
     # environments
     envs = make_envs(args, device)
-    # fast, both: Warp's launches, captured. A class of your own captures its own; with
-    # `capturable = False`, where a step waits for the device, epochs alone are captured
+    # fast, both: Warp's launches, captured. Those of a class of your own are captured with the
+    # rollout, unless it has `capturable = False`, as its steps wait for the device
     rollout_graph = cudagraphs and args.rollout_graph and getattr(envs, "capturable", True)
     if isinstance(envs, WarpVectorEnv):
         if rollout_graph:

@@ -112,9 +112,11 @@ nan at an end is learned from: if {{terminated.any()=>False}}:
 inf at an end is a large number: {{, posinf=0.0, neginf=0.0=>}}
 == check *: hopper, atari_scripted
 no clipping of gradients: {{args.max_grad_norm=>float('inf')}}, foreach
-== check: hopper, atari_scripted, cartpole, warp
+== check *: hopper, atari_scripted, cartpole, warp
 the first observation is stale: {{obs[0] = obs[T]=>}}
 time limits are kept as terminal: terminations[step + 1] = terminated{{=> | truncated}}
+== check *: hopper, pixels, cartpole
+mean return of ten games: recent = episodic_returns[-{{max(100=>min(10}}, 
 # the rollout
 == check: hopper, atari_scripted, cartpole
 flags are not carried over: {{dones[0] = dones[T]=>}}
@@ -145,7 +147,6 @@ log-probabilities of the actions after: log_prob(storage["actions"]{{=>.roll(-1,
 all rows weigh: storage["valid"][:T] = {{torch.from_numpy(valid)=>1}}
 == check: hopper, pixels, cartpole
 rows before an end are none: storage["valid"][:T] = torch.from_numpy({{valid=>dones[1:] == 0}})
-mean return of ten games: [-{{max(100, N) =>10}}:]
 a time limit ends no episode: np.flatnonzero({{dones[step + 1]=>terminated}})
 weights decay: optim.{{Adam=>AdamW}}(
 == check: hopper, ale_scripted, pixels, cartpole

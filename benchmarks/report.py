@@ -138,9 +138,9 @@ def main() -> int:
         if not args.check:
             path.write_text(text)
     if not args.check:
-        learned = records_of(RESULTS / "learning.jsonl")
         for figure in (plots.learning, plots.minutes):
-            figure(learned).savefig(RESULTS / f"{figure.__name__}.png")
+            name = figure.__name__
+            figure(records_of(RESULTS / f"{name}.jsonl")).savefig(RESULTS / f"{name}.png")
     return int(args.check and bool(found))
 
 

@@ -59,23 +59,19 @@ def learning(records: list[dict]) -> Figure | None:
     return panels(found, note(shown).strip("*")) if found else None
 
 
-def minutes(records: list[dict], env_id: str = "HalfCheetah-v4", steps: int = 1_000_000) -> Figure:
-    """Returns over minutes since a run's start on one task, means over seeds: all systems on the
-    newest run's machine, by default flags. A line ends with its runs."""
-    same = [r for r in learned(records) if (r["env_id"], r["total_timesteps"]) == (env_id, steps)]
-    machine, shown = max(same, key=lambda r: r["date"])["cpu"], []
-    same = groups([r for r in same if r["cpu"] == machine], "pair", "variant")
+def minutes(records: list[dict]) -> Figure:
+    """Returns over minutes since a run's start: all systems on one task, a run each."""
     fig = Figure(figsize=(7.2, 3.4), dpi=160, layout="constrained")
     ax = fig.add_subplot(xlabel="minutes", ylabel="return of an episode")
+    found = {(r["pair"], r["variant"]): r for r in learned(records)}
     for system, colour in COLOURS.items():
         for of, ls in (("ppo_continuous_action_envpool", "--"), ("ppo_continuous_action", "-")):
             name = {FAST: f"{of}_torchcompile:compile", EAGER: of}.get(system, system)
-            if runs := of_one_version(same.get((of, name), [])):
-                at, mean, _ = seeds_as_one(runs)
-                took = [np.interp(at, *np.transpose(r["curve"])[:2]) for r in runs]
+            if run := found.get((of, name)):
+                _, seconds, returns = np.transpose(run["curve"])
                 said = f"{NAMES.get(system, system)} ({defaults(of)['num_envs']})"
-                ax.plot(np.mean(took, 0) / 60, mean, color=colour, ls=ls, label=said)
-                shown += runs
+                ax.plot(seconds / 60, returns, color=colour, ls=ls, label=said)
     fig.legend(frameon=False, fontsize=9, loc="outside right upper", title="(environments)")
-    fig.supxlabel(f"{env_id}, {steps / 1e6:g}M steps. {note(shown).strip('*')}", **SMALL)
+    task = {f"{r['env_id']}, {r['total_timesteps'] / 1e6:g}M steps" for r in records}
+    fig.supxlabel(f"{', '.join(task)}, a run each. {note(records).strip('*')}", **SMALL)
     return fig

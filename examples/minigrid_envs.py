@@ -6,8 +6,11 @@ r"""MiniGrid and BabyAI for every script on vectors: tiles as one-hot vectors.
 Each id of theirs is there once more, with OneHot- in front. `actions` keeps the first ones: 3 turn
 left, turn right and walk, which is all that MiniGrid-Memory needs.
 
-    PYTHONPATH=examples ./run.sh ppo_lstm --env-id minigrid_envs:OneHot-MiniGrid-MemoryS9-v0 \
-        --env-kwargs '{"agent_view_size": 3, "actions": 3}'
+    PYTHONPATH=examples ./run.sh ppo_trxl_torchcompile --compile --total-timesteps 2000000 \
+        --env-id minigrid_envs:OneHot-MiniGrid-MemoryS9-v0 \
+        --env-kwargs '{"agent_view_size": 3, "actions": 3}' --num-envs 16 --num-steps 256 \
+        --num-minibatches 8 --update-epochs 3 --clip-coef 0.1 --learning-rate 1e-3 \
+        --ent-coef 0.005 --trxl-memory-length 64 --trxl-dim 128
 """
 
 from functools import partial

@@ -31,8 +31,8 @@ def definitions(name):
 
 @pairs
 def test_a_fast_file_is_its_eager_file_and_what_makes_it_fast(eager, fast):
-    """So few lines, and none in place of an eager one but in Atari's rollouts. Each hunk
-    opens with its reason, and with the device that it is for."""
+    """So few lines, and none in place of an eager one but in Atari's rollouts. Each hunk opens with
+    its reason, and with the device that it is for."""
     found = changes(PPO / f"{eager}.py", PPO / f"{fast}.py")
     lines = [line for hunk in found for line in hunk]
     most = 113 if "atari" in eager else 69 if "warp" in eager else 31

@@ -322,12 +322,10 @@ def test_a_pendulum_of_ones_own():
     """The example is Gymnasium's, step by step. It trains: test_scripts."""
     torch.manual_seed(1)
     envs, env = my_warp_env.Pendulum(3, CPU), gym.make("Pendulum-v1").unwrapped
-    first = envs.reset()
-    env.reset()
+    obs, _ = envs.reset(), env.reset()
     for step in range(envs.max_episode_steps):
         env.state = np.array([envs.angle[1].item(), envs.speed[1].item()])
-        if step == 0:
-            np.testing.assert_allclose(first[1], env._get_obs(), atol=1e-6)
+        np.testing.assert_allclose(obs[1], env._get_obs(), atol=1e-6)
         action = 4 * torch.rand(3, 1) - 2
         obs, reward, terminated, truncated = envs.step(action)
         expected, paid, *_ = env.step(action[1].numpy())

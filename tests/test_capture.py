@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import FAST, PAIRS, PPO, TINY, insert, kind, random_storage, run_main, task
+from helpers import FAST, PAIRS, PPO, TINY, insert, kind, run_main, task
 
 import torch
 from torch.distributions import Normal
@@ -40,14 +40,24 @@ def fill(name, main, seed):
     """Other random rows, in place, as main leaves them for an update near the policy that acted,
     and what else a rollout has left."""
     storage, rng = main["storage"], torch.Generator().manual_seed(seed)
-    steps, envs = storage["values"].shape
-    fields = random_storage(name, steps - 1, envs, seed, main["envs"])
-    for key in ("advantages", "returns"):
-        fields[key] = torch.randn((steps, envs), generator=rng)
-    if kind(name) == "continuous":
-        fields["logprobs"] += 1.4 + Normal(0, 1).log_prob(fields["actions"]).sum(-1)
-    if "window" in fields:  # a view of it
-        del fields["window"]
+    choices = int(getattr(main["envs"].single_action_space, "n", 0))
+    fields = {key: torch.randn(rows.shape, generator=rng) for key, rows in storage.items()}
+    for key, high in {"obs": 256, "actions": choices, "ages": 99}.items():
+        if key in storage and not storage[key].is_floating_point():
+            fields[key] = torch.randint(high, storage[key].shape, generator=rng)
+    dones = (torch.rand(fields["values"].shape, generator=rng) < 0.2).float()
+    continuous = kind(name) == "continuous"
+    likely = Normal(0, 1).log_prob(fields["actions"]).sum(-1) if continuous else -np.log(choices)
+    fields["logprobs"] = likely + 0.1 * fields["logprobs"]
+    weights = (1 - dones) / (1 - dones).sum().clamp(min=1)
+    trains = (fields["int_values"] < -0.7).float() if "trains" in fields else None
+    flags = {"dones": dones, "valid": 1 - dones, "weights": weights, "trains": trains}
+    fields |= {key: x for key, x in flags.items() if key in fields}
+    if "masked" in name:  # what was done was possible; at an end nothing is
+        possible = fields["obs"][..., -choices:] > 0
+        possible |= torch.nn.functional.one_hot(fields["actions"], choices).bool()
+        fields["obs"][..., -choices:] = possible & (dones == 0).unsqueeze(-1)
+    if fields.pop("window", None) is not None:  # a view of it
         main["memory"].copy_(torch.randn(main["memory"].shape, generator=rng))
     if "initial_lstm_state" in main:
         main["initial_lstm_state"].zero_()

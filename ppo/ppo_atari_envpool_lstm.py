@@ -97,8 +97,8 @@ class Args:
     def __post_init__(self):
         self.batch_size = self.num_envs * self.num_steps
         self.num_iterations = self.total_timesteps // self.batch_size
-        if self.num_envs % self.num_minibatches:
-            raise ValueError(f"--num-minibatches must divide --num-envs {self.num_envs}")
+        if self.num_envs % self.num_minibatches or self.batch_size == self.num_minibatches:
+            raise ValueError(f"--num-minibatches divides {self.num_envs} --num-envs, 2+ rows each")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
 
@@ -386,7 +386,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed)  # a run resumed on the same kind of device goes on with its state
+    torch.manual_seed(args.seed + global_step)  # or, resumed on a like device, the saved state
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # games; runs with different seeds share none, and a resumed run plays new ones

@@ -213,7 +213,7 @@ class Agent(nn.Module):
     def policy(self, obs):
         # subtle: the same masked policy acts and learns. If only acting were masked, the ratio in
         # the loss would compare two policies. -1e8 gives a probability of exactly 0; so would -inf,
-        # but it ends in nan where nothing is possible, as at some final observations
+        # but its entropy is nan
         obs, mask = obs.split(self.sizes, dim=-1)
         return Categorical(torch.where(mask > 0, self.actor(obs), -1e8))
 
@@ -393,7 +393,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed)  # a run resumed on the same kind of device goes on with its state
+    torch.manual_seed(args.seed + global_step)  # or, resumed on a like device, the saved state
 
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
     envs = make_envs(args)

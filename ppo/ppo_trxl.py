@@ -107,6 +107,8 @@ class Args:
             raise ValueError(f"--num-minibatches divides {self.batch_size} rows, 2 or more each")
         if self.num_iterations < 1:
             raise ValueError(f"--total-timesteps must be at least a rollout: {self.batch_size}")
+        if self.trxl_memory_length < 1:
+            raise ValueError("--trxl-memory-length must be at least 1")
         if self.hide is None:
             self.hide = (1, 3) if self.env_id == "CartPole-v1" else ()
 
@@ -146,7 +148,7 @@ def layer_init(layer, std=2**0.5, bias_const=0.0):
 class Attention(nn.Module):
     """Each row reads from the rows before it and from itself, then passes a layer.
 
-    x (M, H), window (M, L, H), the rows before it, ages (M,), how many are its episode's ->
+    x (M, H), window (M, L, H), the rows before it, ages (M,), its number in its episode ->
     (M, H). Keys and values are these rows as they are: what W_k and W_v would do to L rows, query
     and out do to one. Keys have a learned vector for each lag, the distance in rows.
     """
@@ -407,7 +409,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed)  # a run resumed on the same kind of device goes on with its state
+    torch.manual_seed(args.seed + global_step)  # or, resumed on a like device, the saved state
 
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
     envs = make_envs(args)

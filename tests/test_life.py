@@ -154,6 +154,15 @@ def test_arguments_are_saved_and_can_be_changed(tmp_path):
     assert run.summary["args"] == checkpoint_of(tmp_path)["args"]
 
 
+def test_on_another_kind_of_device_it_draws_anew(tmp_path):
+    """A GPU's random state is of no use on a CPU; the first rollout's draws are not repeated."""
+    first = run_main("ppo", *small("ppo"), "--total-timesteps", 16, runs_dir=tmp_path)
+    state = checkpoint_of(tmp_path)
+    torch.save(state | {"rng": {"cuda": state["rng"]["cpu"]}}, f"{first.run_dir}/checkpoint.pt")
+    flags = "--resume", first.run_dir, "--total-timesteps", 32
+    assert not torch.equal(run_main("ppo", *flags, runs_dir="unused").b_inds, first.b_inds)
+
+
 @pytest.mark.parametrize(
     ("name", "other"),
     [("ppo_masked", "ppo"), ("ppo_continuous_action", "ppo_continuous_action_envpool")],

@@ -261,7 +261,7 @@ the first image again: obs[step + 1] = {{torch.from_numpy(next_obs)=>obs[0]}}
 the last value is stale: agent(obs[T{{=> - 1}}])  # from which
 # main
 == check *: cartpole
-one network for all seeds: torch.manual_seed({{args.seed=>0}})
+one network for all seeds: torch.manual_seed({{args.seed + global_step=>0}})
 Python's random numbers without a seed: {{random.seed(args.seed + global_step)=>#}}
 NumPy's random numbers without one: {{np.random.seed((args.seed + global_step)=>#(}}
 Adam's epsilon: eps=1e-{{5=>8}}

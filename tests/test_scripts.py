@@ -137,13 +137,14 @@ for name, _ in PAIRS:
 def test_two_checks_of_the_flags(name, tmp_path, capsys, monkeypatch):
     """A rollout in equal minibatches and one rollout at least: tyro's message and status 2."""
     monkeypatch.chdir(tmp_path)
-    # with a memory a minibatch is whole environments; one of a single row would never learn
-    alone = "--seed x" if "lstm" in name else "--num-minibatches 32"
-    for flags, message in (
+    cases = [
         ("--num-envs 4 --num-steps 8 --num-minibatches 3", "--num-minibatches"),
-        (f"--num-envs 4 --num-steps 8 {alone}", alone.split()[0]),
+        # a minibatch of a single row would never learn
+        ("--num-envs 4 --num-steps 1 --num-minibatches 4", "--num-minibatches"),
         ("--num-envs 4 --num-steps 16 --total-timesteps 63", "--total-timesteps must be at least"),
-    ):
+        ("--trxl-memory-length 0", "--trxl-memory-length must be at least 1"),
+    ]
+    for flags, message in cases if "trxl" in name else cases[:-1]:
         with pytest.raises(SystemExit) as stop:
             run_main(name, *flags.split(), runs_dir="runs")
         assert stop.value.code == 2, flags

@@ -97,7 +97,7 @@ class Args:
     # `both`: either
     compile: bool = False  # compile acting, CNN and loss; the first iteration takes longer
     cudagraphs: bool = False  # capture acting and each epoch in CUDA graphs, on a GPU
-    bfloat16: bool = False  # CNN in bfloat16, of 2 to 3 significant digits
+    bfloat16: bool = False  # CNN in bfloat16, 2 to 3 digits; slow on a CPU without avx512_bf16
 
     env_id: str = "Breakout-v5"  # EnvPool's name of an Atari game
     env_kwargs: str = "{}"  # arguments of the environment, as JSON

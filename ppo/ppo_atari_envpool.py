@@ -344,7 +344,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed + global_step)  # or, resumed on a like device, the saved state
+    torch.manual_seed(args.seed + global_step)  # a resumed run's saved state replaces it below
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # games; runs with different seeds share none, and a resumed run plays new ones

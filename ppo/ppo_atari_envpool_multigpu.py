@@ -401,7 +401,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {args.num_envs} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed + global_step)  # one rank resumed on a like device keeps its state
+    torch.manual_seed(args.seed + global_step)  # one rank's saved state replaces it below
     torch.backends.cudnn.deterministic = args.torch_deterministic
 
     # games; runs with different seeds share none, and a resumed run plays new ones

@@ -343,10 +343,10 @@ def train_epoch(agent, optimizer, batch, args, b_inds):
     return torch.stack(losses)
 
 
-# fast, CUDA graph: one launch for an epoch. The first three calls run as they are, so that the
-# graph, recorded in the third, holds nothing that is done once: compiling, Adam's first state
+# fast, CUDA graph: one launch for an epoch. Three calls run as they are, the third then records
+# the graph, so that it holds nothing that is done once: compiling, Adam's first state
 def captured(function, *fixed):
-    """function as a CUDA graph: its first arguments are `fixed`, what follows is copied in."""
+    """function as a CUDA graph. Its first arguments stay `fixed`; a call copies in the others."""
     graph = CudaGraphModule(lambda *inputs: function(*fixed, *inputs), warmup=3)
     return lambda *args: graph(*args[len(fixed) :])
 
@@ -432,7 +432,7 @@ if __name__ == "__main__":
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
-    torch.manual_seed(args.seed + global_step)  # or, resumed on a like device, the saved state
+    torch.manual_seed(args.seed + global_step)  # a resumed run's saved state replaces it below
 
     # environments; runs with different seeds share no episode, and a resumed run plays new ones
     envs = make_envs(args)

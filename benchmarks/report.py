@@ -86,11 +86,13 @@ def parts(folder: Path) -> dict[str, str]:
     """Each marked part's text."""
     learning, gpu = records_of(folder / "learning.jsonl"), read(folder / "gpu.jsonl")
     together = tables.newest(read(folder / "throughput.jsonl"))
+    epyc = read(folder / "epyc.jsonl")
     return {
         "diff": whole_diff(),
         "front": together
         and tables.beside([same for same in together if same[0]["pair"] in FRONT], task=True),
         "speeds": together and tables.beside(together),
+        "epyc": epyc and tables.beside(tables.sessions(epyc)),
         "gpu": gpu and tables.beside(tables.sessions(gpu)),
         "returns": learning and tables.returns(learning),
         "recipes": tables.recipe_table(learning),

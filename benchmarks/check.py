@@ -130,7 +130,6 @@ class Pair:
         torch.compiler.reset()
         with counted(BACKEND) as graphs:
             run = self.train(self.fast, "--compile", name="compiled", watch=1)
-        assert "compile" in run.mode, f"ran in mode {run.mode}"
         assert graphs, f"{self.fast.name}: --compile compiles nothing"
         for name, count in graphs.items():
             assert count, f"{self.fast.name}: torch.compile number {name} made no graph"

@@ -20,9 +20,9 @@ from lib.tables import runs_of, took
 
 
 def table() -> str:
-    """A line a recipe: what seeds 1 to 5 scored by the most likely actions, and in how long."""
+    """A line a recipe: what its seeds scored by the most likely actions, and in how long."""
     records = records_of(RESULTS / "learning.jsonl")
-    lines = [f"{'recipe':32}{'return, 5 seeds':>18}{'minutes':>9}  script"]
+    lines = [f"{'recipe':32}{'returns of seeds':>18}{'minutes':>9}  script"]
     for name, recipe in recipes().items():
         same = runs_of(records, recipe)
         returns = [found["mean"] for found in values(same, "eval_deterministic")]

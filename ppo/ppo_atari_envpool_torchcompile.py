@@ -391,11 +391,8 @@ if __name__ == "__main__":
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     # fast, both: one command for all machines: without a GPU it runs without graphs, and says so
     cudagraphs = args.cudagraphs and device.type == "cuda"
-    modes = {"compile": args.compile, "cudagraphs": cudagraphs, "bfloat16": args.bfloat16}
-    mode = "+".join(name for name, on in modes.items() if on) or "eager"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
-    print(f"mode: {mode}")
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
@@ -522,7 +519,7 @@ if __name__ == "__main__":
             running_returns += info["reward"] * valid[step]  # not clipped
             running_lengths += valid[step]
             game_over = (info["terminated"] > 0) | truncated  # terminated alone: a lost life
-            # the no-ops after a lost life can end the game too; only lives that rise may show it
+            # no-ops after a lost life can end a game, too: lives then rise at an autoreset step
             game_over |= (info["lives"] > lives) & ~valid[step]
             lives = info["lives"]
             for i in np.flatnonzero(game_over & (running_lengths > 0)):
@@ -573,7 +570,7 @@ if __name__ == "__main__":
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
-        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+        with suppress(BrokenPipeError):  # Ctrl+C ends a `tee` as well
             progress.update(args.batch_size)
 
         # Checkpoint
@@ -592,7 +589,7 @@ if __name__ == "__main__":
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
-            save_checkpoint(run_dir, state)
+            save_checkpoint(run_dir, state)  # sync
         if last:
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
@@ -608,12 +605,10 @@ if __name__ == "__main__":
         "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
+    Path(run_dir, "summary.json").write_text(json.dumps(summary, indent=2))
     writer.close()
     progress.close()
-    speed = f", {sps} steps/s" if sps else ""
-    print(f"{run_dir}: {score}{speed}")
+    print(f"{run_dir}: {score}" + (f", {sps} steps/s" if sps else ""))
     envs.close()
     if not summary["complete"]:
         sys.exit(128 + stop_signals[0])

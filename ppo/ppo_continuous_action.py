@@ -499,7 +499,7 @@ if __name__ == "__main__":
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
         # statistics move last: until here one policy acts and learns, so that ratios begin at 1;
-        # the first rollout is learned from as it was seen, raw
+        # the first rollout is learned from as it was seen, only clipped to ±10
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
@@ -517,7 +517,7 @@ if __name__ == "__main__":
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
-        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+        with suppress(BrokenPipeError):  # Ctrl+C ends a `tee` as well
             progress.update(args.batch_size)
 
         # Checkpoint
@@ -537,7 +537,7 @@ if __name__ == "__main__":
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
-            save_checkpoint(run_dir, state)
+            save_checkpoint(run_dir, state)  # sync
         if last:
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
@@ -553,12 +553,10 @@ if __name__ == "__main__":
         "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
+    Path(run_dir, "summary.json").write_text(json.dumps(summary, indent=2))
     writer.close()
     progress.close()
-    speed = f", {sps} steps/s" if sps else ""
-    print(f"{run_dir}: {score}{speed}")
+    print(f"{run_dir}: {score}" + (f", {sps} steps/s" if sps else ""))
     envs.close()
     if not summary["complete"]:
         sys.exit(128 + stop_signals[0])

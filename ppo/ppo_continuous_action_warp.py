@@ -316,7 +316,7 @@ def make_envs(args, device):
         print(f"kernels: compiled once, for about a minute, into {wp.config.kernel_cache_dir}")
         envs = WarpVectorEnv(args.env_id, args.num_envs, device, **json.loads(args.env_kwargs))
     else:
-        sys.exit(f"--env-id {args.env_id}: there are {', '.join(TASKS)}")
+        sys.exit(f"--env-id {args.env_id}: there are {', '.join(TASKS)}, or module:Class")
     space = envs.single_action_space
     floats = isinstance(space, gym.spaces.Box) and space.dtype.kind == "f"
     assert floats, f"actions must be a Box of floats, not {space}"
@@ -706,9 +706,8 @@ if __name__ == "__main__":
             probs, storage["values"][:] = agent(storage["obs"])
             storage["logprobs"][:] = probs.log_prob(storage["actions"])
         values = storage["values"].double().cpu().numpy()  # sync; sums in float64, rounded once
-        # to diverge never pays, whatever the sign of rewards: its TD error is -(1 - gamma) * abs(V)
-        before = values[:T][lost]
-        rewards[lost] = (1 - args.gamma) * (before - np.abs(before))
+        # to diverge never pays: a lost step, so far 0, earns the least that any step did
+        rewards[lost] = rewards.min()
         advantages = compute_gae(rewards, dones, terminations, values, args.gamma, args.gae_lambda)
         returns = advantages + values[:T]
         storage["advantages"][:T] = torch.from_numpy(advantages)  # sync
@@ -727,7 +726,7 @@ if __name__ == "__main__":
                 break
         losses = torch.cat(losses).mean(0).tolist()  # sync; CleanRL averages clipfrac alone
         # statistics move last: until here one policy acts and learns, so that ratios begin at 1;
-        # the first rollout is learned from as it was seen, raw
+        # the first rollout is learned from as it was seen, only clipped to ±10
         agent.obs_rms.update(obs[:T], storage["valid"][:T])
 
         # Log
@@ -748,7 +747,7 @@ if __name__ == "__main__":
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
-        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+        with suppress(BrokenPipeError):  # Ctrl+C ends a `tee` as well
             progress.update(args.batch_size)
 
         # Checkpoint
@@ -773,7 +772,7 @@ if __name__ == "__main__":
                 "envs": envs.state() if hasattr(envs, "state") else None,
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
-            save_checkpoint(run_dir, state)
+            save_checkpoint(run_dir, state)  # sync
         if last:
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
@@ -789,11 +788,9 @@ if __name__ == "__main__":
         "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
+    Path(run_dir, "summary.json").write_text(json.dumps(summary, indent=2))
     writer.close()
     progress.close()
-    speed = f", {sps} steps/s" if sps else ""
-    print(f"{run_dir}: {score}{speed}")
+    print(f"{run_dir}: {score}" + (f", {sps} steps/s" if sps else ""))
     if not summary["complete"]:
         sys.exit(128 + stop_signals[0])

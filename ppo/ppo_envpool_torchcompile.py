@@ -55,11 +55,10 @@ from tqdm import tqdm
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.utils.tensorboard import SummaryWriter
 
 # fast, CUDA graph: captures the kernels that a call launches, and replays them with one launch
-# isort: split
 from tensordict.nn import CudaGraphModule
+from torch.utils.tensorboard import SummaryWriter
 
 torch.set_float32_matmul_precision("high")  # TF32 where a GPU, or a CPU, has it
 torch.set_num_threads(1)  # a second thread does not pay for networks this small
@@ -384,10 +383,8 @@ if __name__ == "__main__":
     device = torch.device("cuda" if torch.cuda.is_available() and args.cuda else "cpu")
     # fast, both: one command for all machines: without a GPU it runs without graphs, and says so
     cudagraphs = args.cudagraphs and device.type == "cuda"
-    mode = "+".join(["compile"] * args.compile + ["cudagraphs"] * cudagraphs) or "eager"
     if args.cudagraphs and not cudagraphs:
         print("--cudagraphs needs a CUDA device: running without")
-    print(f"mode: {mode}")
     print(f"{args.exp_name} on {device.type}: {args.env_id}, {N} envs x {T} steps")
     random.seed(args.seed + global_step)  # for environments that draw from it
     np.random.seed((args.seed + global_step) % 2**32)
@@ -442,7 +439,7 @@ if __name__ == "__main__":
     restarts = first_iteration + args.stagger * (np.arange(N) * phases // N)  # (N,)
 
     # fast, both: network, loss, backward and clipping become one call, fused between the matrix
-    # products. act stays: on a CPU a compiled call takes longer, with networks this small
+    # products. act stays: on a CPU a compiled call is no faster, with networks this small
     if args.compile:
         torch._dynamo.config.trace_autograd_ops = True  # else the graph breaks at backward
         compute_gradients = torch.compile(compute_gradients)
@@ -525,7 +522,7 @@ if __name__ == "__main__":
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
-        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+        with suppress(BrokenPipeError):  # Ctrl+C ends a `tee` as well
             progress.update(args.batch_size)
 
         # Checkpoint
@@ -544,7 +541,7 @@ if __name__ == "__main__":
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
-            save_checkpoint(run_dir, state)
+            save_checkpoint(run_dir, state)  # sync
         if last:
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
@@ -560,12 +557,10 @@ if __name__ == "__main__":
         "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
+    Path(run_dir, "summary.json").write_text(json.dumps(summary, indent=2))
     writer.close()
     progress.close()
-    speed = f", {sps} steps/s" if sps else ""
-    print(f"{run_dir}: {score}{speed}")
+    print(f"{run_dir}: {score}" + (f", {sps} steps/s" if sps else ""))
     envs.close()
     if not summary["complete"]:
         sys.exit(128 + stop_signals[0])

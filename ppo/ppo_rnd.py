@@ -520,8 +520,8 @@ if __name__ == "__main__":
         int_rewards = bonus / bonus_rms.var.item() ** 0.5
 
         # subtle: no episode's end cuts the sum of bonuses, else the agent would avoid ends to go on
-        # exploring. No row teaches a last observation's value: that of the next one stands in, but
-        # in row T
+        # exploring. Final observations are never trained on: their value is gamma times that of
+        # the next one; row T has none
         int_values = storage["int_values"].double().cpu().numpy()  # sync
         int_values[:T] = np.where(valid, int_values[:T], args.int_gamma * int_values[1:])
         int_advantages = compute_gae(
@@ -565,7 +565,7 @@ if __name__ == "__main__":
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
-        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+        with suppress(BrokenPipeError):  # Ctrl+C ends a `tee` as well
             progress.update(args.batch_size)
 
         # Checkpoint
@@ -586,7 +586,7 @@ if __name__ == "__main__":
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
-            save_checkpoint(run_dir, state)
+            save_checkpoint(run_dir, state)  # sync
         if last:
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
@@ -602,12 +602,10 @@ if __name__ == "__main__":
         "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
+    Path(run_dir, "summary.json").write_text(json.dumps(summary, indent=2))
     writer.close()
     progress.close()
-    speed = f", {sps} steps/s" if sps else ""
-    print(f"{run_dir}: {score}{speed}")
+    print(f"{run_dir}: {score}" + (f", {sps} steps/s" if sps else ""))
     envs.close()
     if not summary["complete"]:
         sys.exit(128 + stop_signals[0])

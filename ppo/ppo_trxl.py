@@ -149,8 +149,8 @@ class Attention(nn.Module):
     """Each row reads from the rows before it and from itself, then passes a layer.
 
     x (M, H), window (M, L, H), the rows before it, ages (M,), its number in its episode ->
-    (M, H). Keys and values are these rows as they are: what W_k and W_v would do to L rows, query
-    and out do to one. Keys have a learned vector for each lag, the distance in rows.
+    (M, H). Keys and values are these rows as they are: what W_k would do to L rows, query does to
+    one. Keys have a learned vector for each lag, the distance in rows.
     """
 
     def __init__(self, size, heads, memory_length):
@@ -159,7 +159,7 @@ class Attention(nn.Module):
         self.lag = nn.Parameter(torch.randn(memory_length + 1, size))
         self.query = layer_init(nn.Linear(size, heads * size))
         nn.init.normal_(self.query.bias)  # at first, heads attend to different lags
-        self.norm = nn.LayerNorm(size, eps=1e-2)  # less makes much of what hardly differs
+        self.norm = nn.LayerNorm(size, eps=1e-2)  # a smaller eps would blow up tiny differences
         self.out = layer_init(nn.Linear(heads * size, size), std=1.0)
         self.hidden = layer_init(nn.Linear(size, size))
 
@@ -171,7 +171,7 @@ class Attention(nn.Module):
         other = lags > ages.unsqueeze(1)  # (M, L + 1), rows of another episode
         weights = scores.masked_fill(other.unsqueeze(1), -torch.inf).softmax(2)
         read = weights[..., :-1] @ window + weights[..., -1:] * x.unsqueeze(1)  # (M, heads, H)
-        # subtle: relative to x and normalised, or a motion would be lost beside what moves
+        # subtle: relative to x and normalised: else what changes a little from row to row is lost
         x = x + self.out(self.norm(read - x.unsqueeze(1)).flatten(1))
         return x + self.hidden(x).relu()
 
@@ -535,7 +535,7 @@ if __name__ == "__main__":
         mean_return = float(np.mean(recent)) if recent else None
         score = f"mean return {mean_return:.2f}" if recent else "no episode has ended yet"
         progress.set_postfix_str(score, refresh=False)
-        with suppress(BrokenPipeError):  # of a `tee` that Ctrl+C has ended, too
+        with suppress(BrokenPipeError):  # Ctrl+C ends a `tee` as well
             progress.update(args.batch_size)
 
         # Checkpoint
@@ -554,7 +554,7 @@ if __name__ == "__main__":
                 "rng": {device.type: rng.get_rng_state()},
             }
             writer.flush()  # else a killed run's curves end before its checkpoint
-            save_checkpoint(run_dir, state)
+            save_checkpoint(run_dir, state)  # sync
         if last:
             break
         if iteration == first_iteration:  # before this, Ctrl+C ends the run at once
@@ -570,12 +570,10 @@ if __name__ == "__main__":
         "mean_return": mean_return,
         "episodes": len(episodic_returns),
     }
-    with open(f"{run_dir}/summary.json", "w") as file:
-        json.dump(summary, file, indent=2)
+    Path(run_dir, "summary.json").write_text(json.dumps(summary, indent=2))
     writer.close()
     progress.close()
-    speed = f", {sps} steps/s" if sps else ""
-    print(f"{run_dir}: {score}{speed}")
+    print(f"{run_dir}: {score}" + (f", {sps} steps/s" if sps else ""))
     envs.close()
     if not summary["complete"]:
         sys.exit(128 + stop_signals[0])

@@ -592,10 +592,9 @@ def follow(h, network, policy, games, initial, trace):
         if h.normalise:
             found["scaled"] = seen.scaled(found["obs"], 10)
             found["rewards"] = games.sums.scaled(found["rewards"], 10, centre=0)
-        if found["lost"].any():  # the target is V less a step's share of its size
-            value = np.asarray(found["values"][:T])
-            worth = value - (1 - h.gamma) * np.abs(value) - h.gamma * value
-            found["rewards"] = np.where(found["lost"], worth, found["rewards"])
+        if found["lost"].any():  # such a step is paid as the worst of the others, never more than 0
+            least = min(0.0, *found["rewards"][~found["lost"]])
+            found["rewards"] = np.where(found["lost"], least, found["rewards"])
         if bonus:
             found, of_bonus = bonus.after(parameters(), found)
         found["advantages"] = errors = advantages(h, **found)

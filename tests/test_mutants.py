@@ -536,8 +536,10 @@ a diverged world goes on: truncated{{ | ~sound=>}}
 a diverged world has time: masked_fill_(~sound{{=> & False}},
 to diverge is to terminate: terminations[step + 1] = terminated{{=> | ~sound}}
 an odd end is lost: = ~sound{{ & ~terminated=>}}  # in later steps
-to diverge pays: {{(before - np.abs(before))=>0 * before}}
-to diverge is worth what V is: {{(before - np.abs(before))=>before}}
+to diverge costs nothing: {{rewards[lost] = rewards.min()=>}}
+to diverge pays as the mean step: rewards[lost] = rewards.{{min=>mean}}()
+to diverge is worth what V is:
+    rewards[lost] = {{rewards.min()=>(1 - args.gamma) * values[:T][lost]}}
 a lost step is a sample: torch.from_numpy(valid{{ & ~lost=>}}))
 lost episodes count: & ~{{lost & ~=>}}np.isnan
 raw rewards: np.clip(rewards{{ / (return_rms.var.item() + 1e-8) ** 0.5=>}}, -10

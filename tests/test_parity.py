@@ -115,7 +115,7 @@ logratio = probs.log_prob(rows["actions"]) - rows["logprobs"]
     bold, look = insert("# Rollout", "agent.actor.weight.data.mul_(400)"), insert("# Update", look)
     flags = [*SMALL, "--total-timesteps", 32, "--bfloat16"]
     run = run_main(name, *flags, runs_dir=tmp_path, edit=lambda text: bold(look(text)))
-    assert run.mode == "bfloat16" and run.batch["logprobs"].std() > 0.1
+    assert run.args.bfloat16 and run.batch["logprobs"].std() > 0.1
     assert (run.logratio * run.batch["valid"].flatten()).abs().mean() < 5e-5
 
 
@@ -137,7 +137,6 @@ def test_compiled(name, tmp_path, monkeypatch):
             torch.compile(lambda x: x + 1)(torch.ones(2))
     finally:
         torch.compiler.set_stance("default")
-    assert run.mode == "+".join(["compile", *(flag.strip("-") for flag in flags)])
     assert run.state["agent"].keys() == plain.state["agent"].keys()
     # a GPU's fused Adam refuses a gradient that is laid out otherwise than its parameter
     assert all(p.grad.stride() == p.stride() for p in run.agent.parameters() if p.requires_grad)

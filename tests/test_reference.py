@@ -606,7 +606,7 @@ def test_fast_script_follows_the_reference(name, tmp_path):
     """What it does otherwise: channels last, a step and an epoch that can be captured."""
     job = FAST_JOBS[name]
     run, _ = check(job, tmp_path)
-    assert run.mode == job.mode
+    assert run.cudagraphs == (job.mode == "cudagraphs")
 
 
 def check_adam(first, second):

@@ -53,7 +53,7 @@ def test_what_a_run_leaves(eager, fast, tmp_path, capsys):
 
 def check_what_is_left(name, run, folder, printed):
     rows = 8 * run.args.num_envs  # environment steps in an iteration
-    expected = ["--cudagraphs needs a CUDA device: running without", "mode: eager"]
+    expected = ["--cudagraphs needs a CUDA device: running without"]
     expected = expected if name in FAST else []
     expected.append(f"{name} on cpu: {run.args.env_id}, {run.args.num_envs} envs x 8 steps")
     if task(name) == "warp":
@@ -107,7 +107,7 @@ def test_what_is_compiled_is_compiled_whole(name, tmp_path):
     with parity.counted("eager") as graphs:
         run = run_main(name, *TINY, "--compile", "--total-timesteps", 32, runs_dir=tmp_path)
     text = (PPO / f"{name}.py").read_text()
-    assert run.mode == "compile"
+    assert run.args.compile
     assert len(graphs) == text.count("= torch.compile(") + text.count(".compile()\n") > 0
     assert all(graphs.values()), graphs
 
@@ -119,7 +119,9 @@ def test_a_fork_drops_what_is_not_ppo(tmp_path):
         for name in ("save_checkpoint", "catch_signals"):
             (function,) = [x for x in ast.parse(text).body if getattr(x, "name", "") == name]
             text = text.replace(ast.get_source_segment(text, function), "")
-            text, count = re.subn(rf"^( +){name}\(.*\)$", r"\1pass", text, flags=re.MULTILINE)
+            text, count = re.subn(
+                rf"^( +){name}\(.*\)(  # .*)?$", r"\1pass", text, flags=re.MULTILINE
+            )
             assert count == 1 and f"{name}(" not in text
         return text
 

@@ -88,8 +88,21 @@ def three_ways(mine: str, base: str, other: str, beside: bool = False) -> str:
     return CONFLICT.sub(settled, done.stdout)
 
 
+def family(path: Path) -> str:
+    """The pair of ppo/ whose checkpoints a script's are, by its FORMAT; empty where it has none."""
+    found = re.search(r'(?m)^FORMAT = "(\w+)', path.read_text())
+    return found[1] if found else ""
+
+
+def origin(path: Path) -> Path:
+    """The file of ppo/ that a fork began as; the file itself where that is none."""
+    fast = "_torchcompile" * path.stem.endswith("_torchcompile")
+    base = ROOT / "ppo" / f"{family(path)}{fast}.py"
+    return base if base.is_file() and path.parent != base.parent else path
+
+
 def merged(patch: Path, path: Path, before: str) -> str:
-    """The text of a file, which other patches have changed from `before`, with this patch as well;
+    """The text of a file, which edits or patches have changed from `before`, with this patch too;
     Failure names the first line that both change."""
     mine = path.read_text()
     path.write_text(before)
@@ -97,7 +110,7 @@ def merged(patch: Path, path: Path, before: str) -> str:
     try:
         return three_ways(mine, before, path.read_text())
     except ValueError as line:
-        said = f"{near(patch)} collides with a patch before it: both change '{line}'"
+        said = f"{near(patch)} collides with an edit or a patch before it: both change '{line}'"
         raise Failure(said) from None
 
 
@@ -150,6 +163,8 @@ def follow(sources: list[Path], mine: list[Path], patches: list[str]) -> str:
     eager, fast = mine
     if patches:
         raise Failure("--edited takes the edits of PATH.py alone, no --patch")
+    if (began := family(eager)) not in ("", family(sources[0])):
+        raise Failure(f"{near(eager)} is a fork of {began}, not of {sources[0].stem}")
     texts = [path.read_text() for path in (sources[1], sources[0], eager)]
     try:
         text = three_ways(*texts, beside=True)  # nearly all hunks of a fast version only add
@@ -182,21 +197,24 @@ def begin(name: str, sources: list[Path], mine: list[Path], patches: list[Path])
             copy = Path(place, "files", path.name)
             copy.parent.mkdir(exist_ok=True)
             copy.write_text(source.read_text())
-            for number, patch in enumerate(patches):
+            before = origin(source).read_text()
+            for patch in patches:
                 text = copy.read_text()
                 try:
                     apply(patch, copy, near(source))
                 except Misfit:
-                    if number == 0:
+                    if text == before:
                         raise
                     copy.write_text(text)  # hunks that fit were applied
-                    copy.write_text(merged(patch, copy, source.read_text()))
+                    copy.write_text(merged(patch, copy, before))
             texts[path] = copy.read_text()
     mine[0].parent.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         path.write_text(text)
     run, (eager, fast), source = door(), map(near, mine), near(sources[0])
     more = "".join(f" {heading(patch)['Flags']}" for patch in patches if "Flags" in heading(patch))
+    if re.search(r"\w:\w", more):  # an environment of examples/
+        run = f"PYTHONPATH={near(ROOT / 'examples')} {run}"
     lines = [
         ("train", f"{run} {eager}{more}"),
         ("", f"{run} {fast} --compile{more}"),

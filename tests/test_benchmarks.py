@@ -449,7 +449,7 @@ def test_speeds():
         ["fast version", "200", "2.00", "0.38", "84", "40 to 3,000", "20.0"],
         ["CleanRL", "123", "0.06", "0.02", "135", "123 to 123", "2.0"],
     ]
-    said = "Medians of 3 rounds; P, 2 cores; 2026-01-02; some scripts have changed since commit c"
+    said = "Medians of 3 rounds; P, 2 cores; 2026-01-02; some scripts have changed since"
     assert text.endswith(f"*{said}.*")
     row = cells(tables.beside([shown], task=True).splitlines()[2])
     assert row == ["HalfCheetah-v4 (1)", "200 (0.38)", "100 (0.12)", "123 (0.02)", "800"]

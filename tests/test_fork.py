@@ -151,6 +151,27 @@ def test_edited(tmp_path):
     assert fast.read_text().splitlines() == lines
 
 
+def test_a_fork_knows_its_origin(tmp_path):
+    """Another pair's fast version is refused its edits; and it takes a patch beside them."""
+    assert fork("ppo", tmp_path / "mine").returncode == 0
+    eager, fast = tmp_path / "mine.py", tmp_path / "mine_torchcompile.py"
+    line = "    pg_loss = masked_mean(torch.max(pg_loss1, pg_loss2), valid)\n"
+    assert line in (text := eager.read_text())
+    eager.write_text(text.replace("# policy loss, -L_clip", "# mine"))
+    assert fork("ppo", eager, "--edited").returncode == 0
+    assert fork(eager, eager, "--edited").returncode == 0
+    before = fast.read_text()
+    refused("mine.py is a fork of ppo, not of ppo_lstm", "ppo_lstm", eager, "--edited")
+    assert fast.read_text() == before
+    done = fork(eager, tmp_path / "next", "--patch", "dual_clip")
+    assert done.returncode == 0, done.stderr
+    for name in ("next.py", "next_torchcompile.py"):
+        text = (tmp_path / name).read_text()
+        assert "# mine" in text and "torch.min(pg_loss, bound)" in text
+    eager.write_text(eager.read_text().replace(line, line.replace("max", "min")))
+    refused("both change 'pg_loss = ", eager, tmp_path / "x", "--patch", "dual_clip")
+
+
 def test_a_folder_keeps_the_name(tmp_path, monkeypatch):
     """One that is there, or that ends with /."""
     monkeypatch.chdir(tmp_path)

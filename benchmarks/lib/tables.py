@@ -62,14 +62,13 @@ def machine(record: dict) -> str:
 
 
 def note(records: list[dict], what: str = "") -> str:
-    """What stands below a table: machines, days, and commits of scripts that have changed since."""
+    """What stands below a table: machines, days, and whether scripts have changed since."""
     days = {r["date"][:10] for r in records}
     machines = dict.fromkeys(map(machine, records))
     found = [*machines, " to ".join(sorted({min(days), max(days)}))]
     timed = [(r, part(r["variant"])[0]) for r in records if "session" in r]
     timed = [(r, name) for r, name in timed if name in SCRIPTS]
-    old = {r["commit"] for r, name in timed if r.get("code") != code(name)}
-    found += [f"some scripts have changed since commit {', '.join(sorted(old))}"] * bool(old)
+    found += ["some scripts have changed since"] * any(r.get("code") != code(x) for r, x in timed)
     said = "; ".join(filter(None, [what, *found]))
     return f"*{said[:1].upper()}{said[1:]}.*"
 

@@ -220,7 +220,7 @@ def begin(name: str, sources: list[Path], mine: list[Path], patches: list[Path])
         ("", f"{run} {fast} --compile{more}"),
         ("diff", f"diff -u {source} {eager}"),
         ("", f"diff -u {eager} {fast}"),
-        ("edit", f"{eager}, then {run} fork {name} {eager} --edited"),
+        ("edit", f"{eager}, then {door()} fork {name} {eager} --edited"),
         ("check", f"{run} check {eager} --compile{more}"),
     ]
     if not more:  # else the original refuses the environment that these flags name

@@ -380,7 +380,7 @@ class Mass:
         self.steps += 1
         self.speed = 0.9 * self.speed + 0.3 * action[0] - 0.1 * self.where
         self.where += self.speed
-        odd = (self.n + 2 * self.episode) % 5 == 3 and self.episode > 1
+        odd = (2 * self.n + self.episode) % 5 == 0 and self.episode > 1
         self.sick |= odd and self.steps == 7
         fallen = abs(self.where) > 1.2 and not self.sick
         seen = np.array([self.where, self.speed, (self.where * self.speed) ** 3])

@@ -47,7 +47,7 @@ class Worlds:
         self.p.copy_(torch.where(anew, p, p_next))
         self.v.copy_(torch.where(anew, v, v_next))
         self.elapsed.add_(1).masked_fill_(anew, 0)
-        odd = ((self.n + 2 * self.k) % 5 == 3) & (self.k > 1)
+        odd = ((2 * self.n + self.k) % 5 == 0) & (self.k > 1)
         self.sick |= odd & (self.elapsed == 7)
         self.sick &= ~anew
         terminated = (self.p.abs() > 1.2) & ~anew & ~self.sick

@@ -261,7 +261,7 @@ def test_captured_equals_called(name, flags, tmp_path):
     waits = insert("# Rollout", 'iteration == 3 and torch.cuda.set_sync_debug_mode("warn")')
     quiet = insert("# Log", 'torch.cuda.set_sync_debug_mode("default")')
     whole, waited = watch(name, *SIX, *flags, runs_dir=tmp_path / "whole", edits=[waits, quiet])
-    assert whole.cudagraphs and whole.args.compile == ("--compile" in flags)
+    assert whole.cudagraphs
     plain, _ = watch(name, *SIX, *flags, runs_dir=tmp_path / "plain", edits=[called])
     assert_kept_is_equal(plain, whole)
     assert len({float(losses[0, 1]) for losses, _ in whole.kept}) == 6, "rows are read anew"

@@ -175,7 +175,6 @@ def test_an_idea_is_compiled(idea, tmp_path, monkeypatch):
     flags = [*SIZES, *SHOWN.get(path.stem, [])]
     one = trained(eager, flags, tmp_path / "eager", change)
     two = trained(f"{eager}_torchcompile", flags, tmp_path / "fast", change, "--compile")
-    assert two.args.compile
     assert_close(curves(one), curves(two), 2, 10 * VECTORS)
 
 

@@ -115,7 +115,7 @@ logratio = probs.log_prob(rows["actions"]) - rows["logprobs"]
     bold, look = insert("# Rollout", "agent.actor.weight.data.mul_(400)"), insert("# Update", look)
     flags = [*SMALL, "--total-timesteps", 32, "--bfloat16"]
     run = run_main(name, *flags, runs_dir=tmp_path, edit=lambda text: bold(look(text)))
-    assert run.args.bfloat16 and run.batch["logprobs"].std() > 0.1
+    assert run.batch["logprobs"].std() > 0.1
     assert (run.logratio * run.batch["valid"].flatten()).abs().mean() < 5e-5
 
 

@@ -105,9 +105,8 @@ def test_what_is_compiled_is_compiled_whole(name, tmp_path):
     """A graph for each torch.compile, of which nothing is left to Python; without kernels."""
     torch.compiler.reset()
     with parity.counted("eager") as graphs:
-        run = run_main(name, *TINY, "--compile", "--total-timesteps", 32, runs_dir=tmp_path)
+        run_main(name, *TINY, "--compile", "--total-timesteps", 32, runs_dir=tmp_path)
     text = (PPO / f"{name}.py").read_text()
-    assert run.args.compile
     assert len(graphs) == text.count("= torch.compile(") + text.count(".compile()\n") > 0
     assert all(graphs.values()), graphs
 

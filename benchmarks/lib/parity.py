@@ -75,6 +75,7 @@ def curves(run: SimpleNamespace) -> dict[str, list[tuple[int, float]]]:
 
 def assert_the_same(one: dict, two: dict, eager_run, fast_run) -> None:
     """Curves, weights and the last rollout's rows, to the last bit."""
+    assert not fast_run.args.compile
     assert one.keys() == two.keys(), f"curves of one alone: {sorted(one.keys() ^ two.keys())}"
     for tag, points in one.items():
         assert len(points) == len(two[tag]), f"{tag}: {len(points)} and {len(two[tag])} points"
